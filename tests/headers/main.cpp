@@ -1,0 +1,2 @@
+// The program that links every header's own object with one that holds them all: starting it is the whole test.
+int main() {}
