@@ -1,0 +1,340 @@
+// decant: the kernels of dense attention on AVX2 with FMA and F16C. Rows of any storage type are widened as they are
+// loaded; a row's tail is copied or masked, never read past its end.
+#ifndef DECANT_ATTENTION_DETAIL_DENSE_AVX2_HPP
+#define DECANT_ATTENTION_DETAIL_DENSE_AVX2_HPP
+
+#include "dense_portable.hpp"
+
+#if DECANT_X86
+
+#include <immintrin.h>
+
+namespace decant::attention::detail {
+
+// Eight stored elements as floats, all of them or the first `count`.
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, bf16) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp16) { return _mm256_cvtph_ps(x); }
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp8_e5m2) {
+  return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(x), 8));  // E5M2 is the upper half of binary16
+}
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp8_e4m3) {
+  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals included; only its NaN has another form.
+  const __m128i moved = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(x), 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
+  const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(moved), _mm256_set1_ps(256.0f));
+  const __m128i is_nan = _mm_cmpeq_epi8(_mm_and_si128(x, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f));
+  return _mm256_blendv_ps(value, _mm256_set1_ps(NAN), _mm256_castsi256_ps(_mm256_cvtepi8_epi32(is_nan)));
+}
+
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+template <class T>
+  requires(sizeof(T) == 2)
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p) {
+  return widen8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), T{});
+}
+template <class T>
+  requires(sizeof(T) == 1)
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p) {
+  return widen8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), T{});
+}
+template <class T>
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p, index_t count) {
+  if (count == 8) return load8(p);
+  T part[8] = {};
+  std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
+  return load8(part);
+}
+
+/// The four sums over lanes of four registers, each formed in the same order.
+DECANT_TARGET_AVX2 DECANT_INLINE __m128 sum_lanes(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+}
+
+template <class T, int R>
+DECANT_TARGET_AVX2 DECANT_INLINE void scores_rows_avx2(const float* q, index_t q_stride, const T* const* keys,
+                                                       index_t dim, float* s) {
+  __m256 sum[R][4];
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) sum[r][k] = _mm256_setzero_ps();
+  }
+  const index_t whole = dim / 8 * 8;
+  for (index_t d = 0; d < whole; d += 8) {
+    __m256 key[4];
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) key[k] = load8(keys[k] + d);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m256 x = _mm256_loadu_ps(q + r * q_stride + d);
+      DECANT_UNROLL
+      for (int k = 0; k < 4; ++k) sum[r][k] = _mm256_fmadd_ps(x, key[k], sum[r][k]);
+    }
+  }
+  if (whole < dim) {
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const __m256 key = load8(keys[k] + whole, dim - whole);
+      DECANT_UNROLL
+      for (int r = 0; r < R; ++r)
+        sum[r][k] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * q_stride + whole), key, sum[r][k]);
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r)
+    _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
+}
+
+template <class T>
+DECANT_TARGET_AVX2 void scores_avx2(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count,
+                                    index_t dim, float* s) {
+  for (index_t j = 0; j < count; j += 4) {
+    const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
+    const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
+                              keys[j + 3 < end ? j + 3 : end]};
+    index_t r = 0;
+    for (; r + 2 <= rows; r += 2)
+      scores_rows_avx2<T, 2>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
+    if (r < rows) scores_rows_avx2<T, 1>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
+  }
+}
+
+/// Eight rows of eight: x[i] lane j becomes x[j] lane i.
+DECANT_TARGET_AVX2 DECANT_INLINE void transpose8(__m256 (&x)[8]) {
+  __m256 t[8];
+  DECANT_UNROLL
+  for (int i = 0; i < 8; i += 4) {
+    const __m256 low01 = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    const __m256 high01 = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    const __m256 low23 = _mm256_unpacklo_ps(x[i + 2], x[i + 3]);
+    const __m256 high23 = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
+    t[i] = _mm256_shuffle_ps(low01, low23, 0x44);
+    t[i + 1] = _mm256_shuffle_ps(low01, low23, 0xee);
+    t[i + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    t[i + 3] = _mm256_shuffle_ps(high01, high23, 0xee);
+  }
+  DECANT_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    x[c] = _mm256_permute2f128_ps(t[c], t[4 + c], 0x20);
+    x[4 + c] = _mm256_permute2f128_ps(t[c], t[4 + c], 0x31);
+  }
+}
+
+template <class T>
+DECANT_TARGET_AVX2 void pack_avx2(const T* const* keys, index_t count, index_t dim, float* packed) {
+  for (index_t j = 0; j < dense_block; j += 8) {
+    for (index_t d = 0; d < dim; d += 8) {
+      const index_t lanes = dim - d < 8 ? dim - d : 8;
+      __m256 x[8];
+      DECANT_UNROLL
+      for (int i = 0; i < 8; ++i) x[i] = j + i < count ? load8(keys[j + i] + d, lanes) : _mm256_setzero_ps();
+      transpose8(x);
+      float* to = packed + d * dense_block + j;
+      DECANT_UNROLL
+      for (int i = 0; i < 8; ++i)
+        if (i < lanes) _mm256_storeu_ps(to + i * dense_block, x[i]);
+    }
+  }
+}
+
+template <class T>
+DECANT_TARGET_AVX2 void widen_avx2(const T* const* rows, index_t count, index_t dim, float* out, index_t stride) {
+  const index_t whole = dim / 8 * 8;
+  for (index_t j = 0; j < count; ++j) {
+    for (index_t d = 0; d < whole; d += 8) _mm256_storeu_ps(out + j * stride + d, load8(rows[j] + d));
+    if (whole < dim) _mm256_storeu_ps(out + j * stride + whole, load8(rows[j] + whole, dim - whole));
+  }
+}
+
+/// R rows by V registers of the output, from element d on; the last register has `lanes` elements.
+template <class T, int R, int V>
+DECANT_TARGET_AVX2 DECANT_INLINE void values_tile_avx2(const float* p, const float* alpha, const T* const* values,
+                                                       index_t count, index_t d, index_t lanes, float* o,
+                                                       index_t o_stride) {
+  __m256 sum[R][V];
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const __m256 a = _mm256_set1_ps(alpha[r]);
+    DECANT_UNROLL
+    for (int v = 0; v < V; ++v) sum[r][v] = _mm256_mul_ps(_mm256_loadu_ps(o + r * o_stride + d + 8 * v), a);
+  }
+  for (index_t j = 0; j < count; ++j) {
+    __m256 value[V];
+    DECANT_UNROLL
+    for (int v = 0; v < V; ++v) value[v] = v + 1 < V ? load8(values[j] + d + 8 * v) : load8(values[j] + d + 8 * v, lanes);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m256 weight = _mm256_set1_ps(p[r * dense_block + j]);
+      DECANT_UNROLL
+      for (int v = 0; v < V; ++v) sum[r][v] = _mm256_fmadd_ps(weight, value[v], sum[r][v]);
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int v = 0; v < V; ++v) _mm256_storeu_ps(o + r * o_stride + d + 8 * v, sum[r][v]);
+  }
+}
+
+template <class T, int R>
+DECANT_TARGET_AVX2 void values_rows_avx2(const float* p, const float* alpha, const T* const* values, index_t count,
+                                         index_t dim, float* o, index_t o_stride) {
+  index_t d = 0;
+  for (; d + 16 <= dim; d += 16) values_tile_avx2<T, R, 2>(p, alpha, values, count, d, 8, o, o_stride);
+  const index_t left = dim - d;
+  if (left > 8) values_tile_avx2<T, R, 2>(p, alpha, values, count, d, left - 8, o, o_stride);
+  else if (left > 0) values_tile_avx2<T, R, 1>(p, alpha, values, count, d, left, o, o_stride);
+}
+
+template <class T>
+DECANT_TARGET_AVX2 void values_avx2(const float* p, const float* alpha, index_t rows, const T* const* values,
+                                    index_t count, index_t dim, float* o, index_t o_stride) {
+  index_t r = 0;
+  for (; r + 6 <= rows; r += 6)
+    values_rows_avx2<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+  if (r + 4 <= rows) {
+    values_rows_avx2<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    r += 4;
+  }
+  if (r + 2 <= rows) {
+    values_rows_avx2<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    r += 2;
+  }
+  if (r < rows)
+    values_rows_avx2<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+}
+
+template <int R>
+DECANT_TARGET_AVX2 DECANT_INLINE void scores_packed_rows_avx2(const float* q, index_t q_stride, const float* packed,
+                                                              index_t dim, float* s) {
+  __m256 sum[R][2];
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int k = 0; k < 2; ++k) sum[r][k] = _mm256_setzero_ps();
+  }
+  for (index_t d = 0; d < dim; ++d) {
+    const __m256 key0 = _mm256_loadu_ps(packed + d * dense_block);
+    const __m256 key1 = _mm256_loadu_ps(packed + d * dense_block + 8);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m256 x = _mm256_set1_ps(q[r * q_stride + d]);
+      sum[r][0] = _mm256_fmadd_ps(x, key0, sum[r][0]);
+      sum[r][1] = _mm256_fmadd_ps(x, key1, sum[r][1]);
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    _mm256_storeu_ps(s + r * dense_block, sum[r][0]);
+    _mm256_storeu_ps(s + r * dense_block + 8, sum[r][1]);
+  }
+}
+
+DECANT_TARGET_AVX2 inline void scores_packed_avx2(const float* q, index_t q_stride, index_t rows, const float* packed,
+                                                  index_t dim, float* s) {
+  for (index_t j = 0; j < dense_block; j += 16) {
+    index_t r = 0;
+    for (; r + 6 <= rows; r += 6)
+      scores_packed_rows_avx2<6>(q + r * q_stride, q_stride, packed + j, dim, s + r * dense_block + j);
+    if (r + 4 <= rows) {
+      scores_packed_rows_avx2<4>(q + r * q_stride, q_stride, packed + j, dim, s + r * dense_block + j);
+      r += 4;
+    }
+    if (r + 2 <= rows) {
+      scores_packed_rows_avx2<2>(q + r * q_stride, q_stride, packed + j, dim, s + r * dense_block + j);
+      r += 2;
+    }
+    if (r < rows) scores_packed_rows_avx2<1>(q + r * q_stride, q_stride, packed + j, dim, s + r * dense_block + j);
+  }
+}
+
+/// exp as in exp_portable.
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 exp_avx2(__m256 x) {
+  using namespace exp_constants;
+  const __m256 alive = _mm256_cmp_ps(x, _mm256_set1_ps(lowest), _CMP_NLT_UQ);  // NaN is alive
+  const __m256 magic = _mm256_set1_ps(round_magic);
+  const __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(log2e), magic);
+  const __m256 n = _mm256_sub_ps(shifted, magic);
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(ln2_high), x);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(ln2_low), r);
+  __m256 tail = _mm256_fmadd_ps(r, _mm256_set1_ps(c6), _mm256_set1_ps(c5));
+  tail = _mm256_fmadd_ps(r, tail, _mm256_set1_ps(c4));
+  tail = _mm256_fmadd_ps(r, tail, _mm256_set1_ps(c3));
+  tail = _mm256_fmadd_ps(r, tail, _mm256_set1_ps(c2));
+  const __m256 e = _mm256_add_ps(_mm256_fmadd_ps(_mm256_mul_ps(r, r), tail, r), _mm256_set1_ps(1.0f));
+  const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127)), 23);
+  return _mm256_and_ps(alive, _mm256_mul_ps(e, _mm256_castsi256_ps(power)));
+}
+
+/// tanh: an odd polynomial for small x, (1 - e) / (1 + e) with e = exp(-2 |x|) beyond. Absolute error below 2e-7.
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 tanh_avx2(__m256 x) {
+  using namespace tanh_constants;
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  const __m256 size = _mm256_andnot_ps(sign, x);
+  const __m256 e = exp_avx2(_mm256_mul_ps(size, _mm256_set1_ps(-2.0f)));
+  const __m256 one = _mm256_set1_ps(1.0f);
+  const __m256 large = _mm256_div_ps(_mm256_sub_ps(one, e), _mm256_add_ps(one, e));
+  const __m256 z = _mm256_mul_ps(x, x);
+  __m256 tail = _mm256_fmadd_ps(z, _mm256_set1_ps(t4), _mm256_set1_ps(t3));
+  tail = _mm256_fmadd_ps(z, tail, _mm256_set1_ps(t2));
+  tail = _mm256_fmadd_ps(z, tail, _mm256_set1_ps(t1));
+  tail = _mm256_fmadd_ps(z, tail, _mm256_set1_ps(t0));
+  const __m256 near_zero = _mm256_fmadd_ps(_mm256_mul_ps(z, size), tail, size);
+  const __m256 is_large = _mm256_cmp_ps(size, _mm256_set1_ps(limit), _CMP_GT_OQ);
+  return _mm256_or_ps(_mm256_blendv_ps(near_zero, large, is_large), _mm256_and_ps(x, sign));
+}
+
+DECANT_TARGET_AVX2 inline void softmax_avx2(const SoftmaxBlock& b) {
+  const __m256 none = _mm256_set1_ps(-INFINITY);
+  const __m256 scale = _mm256_set1_ps(b.scale);
+  const __m256 cap = _mm256_set1_ps(b.soft_cap);
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  for (index_t r = 0; r < b.rows; ++r) {
+    float* s = b.s + r * dense_block;
+    const std::uint64_t bits = b.bits[r / b.group];
+    __m256 x[8];
+    __m256 top = none;
+    DECANT_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      x[k] = _mm256_mul_ps(_mm256_loadu_ps(s + 8 * k), scale);
+      if (b.soft_cap > 0) x[k] = _mm256_mul_ps(cap, tanh_avx2(_mm256_div_ps(x[k], cap)));
+      const __m256i word = _mm256_set1_epi32(static_cast<int>((bits >> (8 * k)) & 0xff));
+      const __m256 allowed = _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(word, lane), lane));
+      x[k] = _mm256_blendv_ps(none, x[k], allowed);
+      top = _mm256_max_ps(x[k], top);  // the second where one is NaN
+    }
+    __m128 top4 = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
+    top4 = _mm_max_ps(top4, _mm_movehl_ps(top4, top4));
+    top4 = _mm_max_ss(top4, _mm_movehdup_ps(top4));
+    const float block_top = _mm_cvtss_f32(top4);
+    const float high = block_top > b.m[r] ? block_top : b.m[r];
+    const float reference = high == -INFINITY ? 0.0f : high;
+    const __m256 base = _mm256_set1_ps(reference);
+    __m256 sum = _mm256_setzero_ps();
+    DECANT_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      x[k] = exp_avx2(_mm256_sub_ps(x[k], base));
+      _mm256_storeu_ps(s + 8 * k, x[k]);
+      sum = _mm256_add_ps(sum, x[k]);
+    }
+    __m128 sum4 = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+    sum4 = _mm_add_ps(sum4, _mm_movehl_ps(sum4, sum4));
+    sum4 = _mm_add_ss(sum4, _mm_movehdup_ps(sum4));
+    const float alpha = exp_portable(b.m[r] - reference);
+    b.l[r] = b.l[r] * alpha + _mm_cvtss_f32(sum4);
+    b.m[r] = high;
+    b.alpha[r] = alpha;
+  }
+}
+
+template <class T>
+inline constexpr DenseKernels<T> dense_avx2{scores_avx2<T>, pack_avx2<T>, widen_avx2<T>, values_avx2<T>};
+inline constexpr DenseFloatKernels dense_float_avx2{scores_packed_avx2, softmax_avx2};
+
+}  // namespace decant::attention::detail
+
+#endif
+
+#endif

@@ -1,0 +1,388 @@
+// decant: the kernels of dense attention on AVX-512 (F, BW, DQ, VL). Rows of any storage type are widened as they are
+// loaded; a row's tail is read under a mask, never past its end.
+#ifndef DECANT_ATTENTION_DETAIL_DENSE_AVX512_HPP
+#define DECANT_ATTENTION_DETAIL_DENSE_AVX512_HPP
+
+#include "dense_portable.hpp"
+
+#if DECANT_X86
+
+#include <immintrin.h>
+
+#if !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, of its own _mm512_undefined_ps
+#endif
+
+namespace decant::attention::detail {
+
+// Sixteen stored elements as floats, all of them or the first ones that the mask names.
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load16(const float* p, __mmask16 k) { return _mm512_maskz_loadu_ps(k, p); }
+
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m256i x, bf16) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m256i x, fp16) { return _mm512_cvtph_ps(x); }
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m128i x, fp8_e5m2) {
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8));  // E5M2 is the upper half of binary16
+}
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m128i x, fp8_e4m3) {
+  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals included; only its NaN has another form.
+  const __m256i wide = _mm256_cvtepi8_epi16(x);
+  const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
+  const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(moved), _mm512_set1_ps(256.0f));
+  const __m128i magnitude = _mm_and_si128(x, _mm_set1_epi8(0x7f));
+  return _mm512_mask_mov_ps(value, _mm_cmpeq_epi8_mask(magnitude, _mm_set1_epi8(0x7f)), _mm512_set1_ps(NAN));
+}
+
+template <class T>
+  requires(sizeof(T) == 2)
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load16(const T* p) {
+  return widen16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), T{});
+}
+template <class T>
+  requires(sizeof(T) == 2)
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load16(const T* p, __mmask16 k) {
+  return widen16(_mm256_maskz_loadu_epi16(k, p), T{});
+}
+template <class T>
+  requires(sizeof(T) == 1)
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load16(const T* p) {
+  return widen16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), T{});
+}
+template <class T>
+  requires(sizeof(T) == 1)
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load16(const T* p, __mmask16 k) {
+  return widen16(_mm_maskz_loadu_epi8(k, p), T{});
+}
+
+DECANT_TARGET_AVX512 DECANT_INLINE __mmask16 first_lanes(index_t count) {
+  return static_cast<__mmask16>((1u << count) - 1u);
+}
+
+/// The four sums over lanes of four registers, each formed in the same order.
+DECANT_TARGET_AVX512 DECANT_INLINE __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512 sums = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))),
+                                    _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))));
+  const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+}
+
+template <class T, int R>
+DECANT_TARGET_AVX512 DECANT_INLINE void scores_rows_avx512(const float* q, index_t q_stride, const T* const* keys,
+                                                           index_t dim, float* s) {
+  __m512 sum[R][4];
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_setzero_ps();
+  }
+  const index_t whole = dim / 16 * 16;
+  for (index_t d = 0; d < whole; d += 16) {
+    __m512 key[4];
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) key[k] = load16(keys[k] + d);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m512 x = _mm512_loadu_ps(q + r * q_stride + d);
+      DECANT_UNROLL
+      for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_fmadd_ps(x, key[k], sum[r][k]);
+    }
+  }
+  if (whole < dim) {
+    const __mmask16 tail = first_lanes(dim - whole);
+    __m512 key[4];
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) key[k] = load16(keys[k] + whole, tail);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m512 x = _mm512_loadu_ps(q + r * q_stride + whole);
+      DECANT_UNROLL
+      for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_fmadd_ps(x, key[k], sum[r][k]);
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r)
+    _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
+}
+
+template <class T>
+DECANT_TARGET_AVX512 void scores_avx512(const float* q, index_t q_stride, index_t rows, const T* const* keys,
+                                        index_t count, index_t dim, float* s) {
+  for (index_t j = 0; j < count; j += 4) {
+    const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
+    const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
+                              keys[j + 3 < end ? j + 3 : end]};
+    index_t r = 0;
+    for (; r + 4 <= rows; r += 4)
+      scores_rows_avx512<T, 4>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
+    if (r + 2 <= rows) {
+      scores_rows_avx512<T, 2>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
+      r += 2;
+    }
+    if (r < rows) scores_rows_avx512<T, 1>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
+  }
+}
+
+/// Sixteen rows of sixteen: x[i] lane j becomes x[j] lane i.
+DECANT_TARGET_AVX512 DECANT_INLINE void transpose16(__m512 (&x)[16]) {
+  __m512 t[16];
+  DECANT_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+  DECANT_UNROLL
+  for (int i = 0; i < 16; i += 4) {
+    DECANT_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const __m512d a = _mm512_castps_pd(t[i + k]);
+      const __m512d b = _mm512_castps_pd(t[i + 2 + k]);
+      x[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+      x[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+  }
+  // Now x[4 a + c] holds, in its 128-bit part p, column 4 p + c of the rows 4 a ... 4 a + 3.
+  DECANT_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    const __m512 low01 = _mm512_shuffle_f32x4(x[c], x[4 + c], 0x88);
+    const __m512 high01 = _mm512_shuffle_f32x4(x[c], x[4 + c], 0xdd);
+    const __m512 low23 = _mm512_shuffle_f32x4(x[8 + c], x[12 + c], 0x88);
+    const __m512 high23 = _mm512_shuffle_f32x4(x[8 + c], x[12 + c], 0xdd);
+    t[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+    t[8 + c] = _mm512_shuffle_f32x4(low01, low23, 0xdd);
+    t[4 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+    t[12 + c] = _mm512_shuffle_f32x4(high01, high23, 0xdd);
+  }
+  DECANT_UNROLL
+  for (int i = 0; i < 16; ++i) x[i] = t[i];
+}
+
+template <class T>
+DECANT_TARGET_AVX512 void pack_avx512(const T* const* keys, index_t count, index_t dim, float* packed) {
+  for (index_t j = 0; j < dense_block; j += 16) {
+    for (index_t d = 0; d < dim; d += 16) {
+      const index_t lanes = dim - d < 16 ? dim - d : 16;
+      const __mmask16 mask = first_lanes(lanes);
+      __m512 x[16];
+      DECANT_UNROLL
+      for (int i = 0; i < 16; ++i) x[i] = j + i < count ? load16(keys[j + i] + d, mask) : _mm512_setzero_ps();
+      transpose16(x);
+      float* to = packed + d * dense_block + j;
+      DECANT_UNROLL
+      for (int i = 0; i < 16; ++i)
+        if (i < lanes) _mm512_storeu_ps(to + i * dense_block, x[i]);
+    }
+  }
+}
+
+template <class T>
+DECANT_TARGET_AVX512 void widen_avx512(const T* const* rows, index_t count, index_t dim, float* out, index_t stride) {
+  const index_t whole = dim / 16 * 16;
+  const __mmask16 tail = first_lanes(dim - whole);
+  for (index_t j = 0; j < count; ++j) {
+    for (index_t d = 0; d < whole; d += 16) _mm512_storeu_ps(out + j * stride + d, load16(rows[j] + d));
+    if (tail) _mm512_storeu_ps(out + j * stride + whole, load16(rows[j] + whole, tail));
+  }
+}
+
+/// R rows by V registers of the output, from element d on; the last register's elements are those that `mask` names.
+template <class T, int R, int V>
+DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const float* alpha, const T* const* values,
+                                                           index_t count, index_t d, __mmask16 mask, float* o,
+                                                           index_t o_stride) {
+  __m512 sum[R][V];
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const __m512 a = _mm512_set1_ps(alpha[r]);
+    DECANT_UNROLL
+    for (int v = 0; v < V; ++v) sum[r][v] = _mm512_mul_ps(_mm512_loadu_ps(o + r * o_stride + d + 16 * v), a);
+  }
+  for (index_t j = 0; j < count; ++j) {
+    __m512 value[V];
+    DECANT_UNROLL
+    for (int v = 0; v < V; ++v)
+      value[v] = v + 1 < V ? load16(values[j] + d + 16 * v) : load16(values[j] + d + 16 * v, mask);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m512 weight = _mm512_set1_ps(p[r * dense_block + j]);
+      DECANT_UNROLL
+      for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(weight, value[v], sum[r][v]);
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int v = 0; v < V; ++v) _mm512_storeu_ps(o + r * o_stride + d + 16 * v, sum[r][v]);
+  }
+}
+
+template <class T, int R>
+DECANT_TARGET_AVX512 void values_rows_avx512(const float* p, const float* alpha, const T* const* values, index_t count,
+                                             index_t dim, float* o, index_t o_stride) {
+  index_t d = 0;
+  for (; d + 64 <= dim; d += 64) values_tile_avx512<T, R, 4>(p, alpha, values, count, d, 0xffff, o, o_stride);
+  const index_t left = dim - d;
+  const __mmask16 tail = first_lanes((left - 1) % 16 + 1);
+  if (left > 48) values_tile_avx512<T, R, 4>(p, alpha, values, count, d, tail, o, o_stride);
+  else if (left > 32) values_tile_avx512<T, R, 3>(p, alpha, values, count, d, tail, o, o_stride);
+  else if (left > 16) values_tile_avx512<T, R, 2>(p, alpha, values, count, d, tail, o, o_stride);
+  else if (left > 0) values_tile_avx512<T, R, 1>(p, alpha, values, count, d, tail, o, o_stride);
+}
+
+template <class T>
+DECANT_TARGET_AVX512 void values_avx512(const float* p, const float* alpha, index_t rows, const T* const* values,
+                                        index_t count, index_t dim, float* o, index_t o_stride) {
+  index_t r = 0;
+  for (; r + 6 <= rows; r += 6)
+    values_rows_avx512<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+  if (r + 4 <= rows) {
+    values_rows_avx512<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    r += 4;
+  }
+  if (r + 2 <= rows) {
+    values_rows_avx512<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    r += 2;
+  }
+  if (r < rows)
+    values_rows_avx512<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+}
+
+template <int R>
+DECANT_TARGET_AVX512 DECANT_INLINE void scores_packed_rows_avx512(const float* q, index_t q_stride, const float* packed,
+                                                                  index_t dim, float* s) {
+  __m512 sum[R][4];
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_setzero_ps();
+  }
+  for (index_t d = 0; d < dim; ++d) {
+    __m512 key[4];
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) key[k] = _mm512_loadu_ps(packed + d * dense_block + 16 * k);
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const __m512 x = _mm512_set1_ps(q[r * q_stride + d]);
+      DECANT_UNROLL
+      for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_fmadd_ps(x, key[k], sum[r][k]);
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) _mm512_storeu_ps(s + r * dense_block + 16 * k, sum[r][k]);
+  }
+}
+
+DECANT_TARGET_AVX512 inline void scores_packed_avx512(const float* q, index_t q_stride, index_t rows,
+                                                      const float* packed, index_t dim, float* s) {
+  index_t r = 0;
+  for (; r + 6 <= rows; r += 6)
+    scores_packed_rows_avx512<6>(q + r * q_stride, q_stride, packed, dim, s + r * dense_block);
+  if (r + 4 <= rows) {
+    scores_packed_rows_avx512<4>(q + r * q_stride, q_stride, packed, dim, s + r * dense_block);
+    r += 4;
+  }
+  if (r + 2 <= rows) {
+    scores_packed_rows_avx512<2>(q + r * q_stride, q_stride, packed, dim, s + r * dense_block);
+    r += 2;
+  }
+  if (r < rows) scores_packed_rows_avx512<1>(q + r * q_stride, q_stride, packed, dim, s + r * dense_block);
+}
+
+/// exp as in exp_portable.
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 exp_avx512(__m512 x) {
+  using namespace exp_constants;
+  const __mmask16 alive = _mm512_cmp_ps_mask(x, _mm512_set1_ps(lowest), _CMP_NLT_UQ);  // NaN is alive
+  const __m512 magic = _mm512_set1_ps(round_magic);
+  const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(log2e), magic);
+  const __m512 n = _mm512_sub_ps(shifted, magic);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(ln2_high), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(ln2_low), r);
+  __m512 tail = _mm512_fmadd_ps(r, _mm512_set1_ps(c6), _mm512_set1_ps(c5));
+  tail = _mm512_fmadd_ps(r, tail, _mm512_set1_ps(c4));
+  tail = _mm512_fmadd_ps(r, tail, _mm512_set1_ps(c3));
+  tail = _mm512_fmadd_ps(r, tail, _mm512_set1_ps(c2));
+  const __m512 e = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(r, r), tail, r), _mm512_set1_ps(1.0f));
+  const __m512i power = _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127)), 23);
+  return _mm512_maskz_mul_ps(alive, e, _mm512_castsi512_ps(power));
+}
+
+/// tanh: an odd polynomial for small x, (1 - e) / (1 + e) with e = exp(-2 |x|) beyond. Absolute error below 2e-7.
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 tanh_avx512(__m512 x) {
+  using namespace tanh_constants;
+  const __m512 size = _mm512_abs_ps(x);
+  const __m512 e = exp_avx512(_mm512_mul_ps(size, _mm512_set1_ps(-2.0f)));
+  const __m512 one = _mm512_set1_ps(1.0f);
+  const __m512 large = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
+  const __m512 z = _mm512_mul_ps(x, x);
+  __m512 tail = _mm512_fmadd_ps(z, _mm512_set1_ps(t4), _mm512_set1_ps(t3));
+  tail = _mm512_fmadd_ps(z, tail, _mm512_set1_ps(t2));
+  tail = _mm512_fmadd_ps(z, tail, _mm512_set1_ps(t1));
+  tail = _mm512_fmadd_ps(z, tail, _mm512_set1_ps(t0));
+  const __m512 near_zero = _mm512_fmadd_ps(_mm512_mul_ps(z, size), tail, size);
+  const __mmask16 is_large = _mm512_cmp_ps_mask(size, _mm512_set1_ps(limit), _CMP_GT_OQ);
+  const __m512 magnitude = _mm512_mask_mov_ps(near_zero, is_large, large);
+  const __m512 sign = _mm512_set1_ps(-0.0f);
+  return _mm512_or_ps(magnitude, _mm512_and_ps(x, sign));
+}
+
+DECANT_TARGET_AVX512 inline void softmax_avx512(const SoftmaxBlock& b) {
+  const __m512 none = _mm512_set1_ps(-INFINITY);
+  const __m512 scale = _mm512_set1_ps(b.scale);
+  const __m512 cap = _mm512_set1_ps(b.soft_cap);
+  for (index_t r = 0; r < b.rows; ++r) {
+    float* s = b.s + r * dense_block;
+    const std::uint64_t bits = b.bits[r / b.group];
+    __m512 x[4];
+    __m512 top = none;
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      x[k] = _mm512_mul_ps(_mm512_loadu_ps(s + 16 * k), scale);
+      if (b.soft_cap > 0) x[k] = _mm512_mul_ps(cap, tanh_avx512(_mm512_div_ps(x[k], cap)));
+      x[k] = _mm512_mask_mov_ps(none, static_cast<__mmask16>(bits >> (16 * k)), x[k]);
+      top = _mm512_max_ps(x[k], top);  // the second where one is NaN
+    }
+    const __m256 top8 = _mm256_max_ps(_mm512_castps512_ps256(top), _mm512_extractf32x8_ps(top, 1));
+    __m128 top4 = _mm_max_ps(_mm256_castps256_ps128(top8), _mm256_extractf128_ps(top8, 1));
+    top4 = _mm_max_ps(top4, _mm_movehl_ps(top4, top4));
+    top4 = _mm_max_ss(top4, _mm_movehdup_ps(top4));
+    const float block_top = _mm_cvtss_f32(top4);
+    const float high = block_top > b.m[r] ? block_top : b.m[r];
+    const float reference = high == -INFINITY ? 0.0f : high;
+    const __m512 base = _mm512_set1_ps(reference);
+    __m512 sum = _mm512_setzero_ps();
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      x[k] = exp_avx512(_mm512_sub_ps(x[k], base));
+      _mm512_storeu_ps(s + 16 * k, x[k]);
+      sum = _mm512_add_ps(sum, x[k]);
+    }
+    const __m256 sum8 = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+    __m128 sum4 = _mm_add_ps(_mm256_castps256_ps128(sum8), _mm256_extractf128_ps(sum8, 1));
+    sum4 = _mm_add_ps(sum4, _mm_movehl_ps(sum4, sum4));
+    sum4 = _mm_add_ss(sum4, _mm_movehdup_ps(sum4));
+    const float alpha = exp_portable(b.m[r] - reference);
+    b.l[r] = b.l[r] * alpha + _mm_cvtss_f32(sum4);
+    b.m[r] = high;
+    b.alpha[r] = alpha;
+  }
+}
+
+template <class T>
+inline constexpr DenseKernels<T> dense_avx512{scores_avx512<T>, pack_avx512<T>, widen_avx512<T>, values_avx512<T>};
+inline constexpr DenseFloatKernels dense_float_avx512{scores_packed_avx512, softmax_avx512};
+
+}  // namespace decant::attention::detail
+
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#endif
+
+#endif

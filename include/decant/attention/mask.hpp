@@ -1,0 +1,120 @@
+// decant: masks, small values that say which keys a query may see. Queries of a sequence are its last ones: query i of
+// m sees n keys, and stands at key n - m + i (bottom-right aligned, as in FlashInfer and FlashAttention).
+// Full, Causal, Window, BitMask, and any type of the user's own with allowed() and range().
+#ifndef DECANT_ATTENTION_MASK_HPP
+#define DECANT_ATTENTION_MASK_HPP
+
+#include <concepts>
+#include <cstdint>
+
+#include "../core/view.hpp"
+
+namespace decant::attention {
+
+/// Keys first <= k < last; none if last <= first.
+struct KeyRange {
+  index_t first = 0;
+  index_t last = 0;
+};
+
+/// What a mask must be able to do. It is copied and asked from any thread. The answer must be the same for all heads.
+template <class M>
+concept Mask = std::copyable<M> &&
+               requires(const M& m, index_t sequence, index_t query, index_t key, index_t queries, index_t keys) {
+  // Whether the query (0 <= query < queries) of a sequence may see the key (0 <= key < keys); asked inside range() only.
+  { m.allowed(sequence, query, key, queries, keys) } -> std::convertible_to<bool>;
+  // A hint: no key outside is allowed. Anything may be returned that is not too narrow; it is cut to [0, keys).
+  { m.range(sequence, query, queries, keys) } -> std::same_as<KeyRange>;
+};
+// Two options: `static constexpr bool whole_range = true` says that everything inside range() is allowed, so that
+// allowed() need not be asked; and a free function validate(mask, sequences, sequence, queries, keys), found by
+// argument-dependent lookup and called for each sequence before anything is written, may throw.
+
+namespace detail {
+
+template <class M>
+constexpr bool whole_range() {
+  if constexpr (requires { M::whole_range; }) return M::whole_range;
+  else return false;
+}
+
+}  // namespace detail
+
+/// Every query sees every key.
+struct Full {
+  static constexpr bool whole_range = true;
+  DECANT_HD bool allowed(index_t, index_t, index_t, index_t, index_t) const { return true; }
+  DECANT_HD KeyRange range(index_t, index_t, index_t, index_t keys) const { return {0, keys}; }
+  bool operator==(const Full&) const = default;
+};
+
+/// Query i sees the keys j <= n - m + i: itself and what came before it. With more queries than keys, the first m - n
+/// queries see nothing.
+struct Causal {
+  static constexpr bool whole_range = true;
+  DECANT_HD bool allowed(index_t, index_t query, index_t key, index_t queries, index_t keys) const {
+    return key <= keys - queries + query;
+  }
+  DECANT_HD KeyRange range(index_t, index_t query, index_t queries, index_t keys) const {
+    return {0, keys - queries + query + 1};
+  }
+  bool operator==(const Causal&) const = default;
+};
+
+/// Causal, and at most `left` keys back: n - m + i - left <= j <= n - m + i. left = 0: itself only; negative: Causal.
+struct Window {
+  static constexpr bool whole_range = true;
+  index_t left = -1;
+
+  DECANT_HD bool allowed(index_t, index_t query, index_t key, index_t queries, index_t keys) const {
+    const index_t at = keys - queries + query;
+    return key <= at && (left < 0 || key >= at - left);
+  }
+  DECANT_HD KeyRange range(index_t, index_t query, index_t queries, index_t keys) const {
+    const index_t at = keys - queries + query;
+    return {left < 0 ? 0 : at - left, at + 1};
+  }
+  bool operator==(const Window&) const = default;
+};
+
+/// Any pattern, as bits: bit query * n + key of a sequence's mask, counted from the lowest bit of its first byte, is 1
+/// where the query sees the key. This is FlashInfer's packed custom mask: each sequence's [m, n] bits row-major,
+/// starting at a byte of its own.
+struct BitMask {
+  View<const std::uint8_t, 1> bits;
+  /// The byte at which each sequence's mask begins, and the end. [sequences + 1]; may be empty for one sequence.
+  View<const index_t, 1> offsets{};
+
+  DECANT_HD bool allowed(index_t sequence, index_t query, index_t key, index_t, index_t keys) const {
+    const index_t start = offsets.empty() ? 0 : offsets[sequence];
+    const index_t bit = query * keys + key;
+    return ((bits[start + bit / 8] >> (bit % 8)) & 1) != 0;
+  }
+  DECANT_HD KeyRange range(index_t, index_t, index_t, index_t keys) const { return {0, keys}; }
+};
+
+/// The mask must hold a bit for each query and key of the sequence. O(1) per sequence.
+inline void validate(const BitMask& mask, index_t sequences, index_t sequence, index_t queries, index_t keys) {
+  constexpr const char* where = "attention::BitMask";
+  const index_t bytes = (queries * keys + 7) / 8;
+  index_t room = mask.bits.extent(0);
+  if (mask.offsets.empty()) {
+    require(sequences == 1, where, "offsets",
+            [&] { return "one per sequence and the end, " + std::to_string(sequences + 1); }, 0);
+  } else {
+    require_equal(mask.offsets.extent(0), sequences + 1, where, "offsets");
+    const index_t first = mask.offsets[sequence];
+    const index_t last = mask.offsets[sequence + 1];
+    require(first >= 0 && last >= first && last <= room, where, "offsets",
+            [&] { return "ascending values up to the mask's " + std::to_string(room) + " bytes"; }, last);
+    room = last - first;
+  }
+  require(bytes <= room, where, "bits",
+          [&] { return "at least " + std::to_string(bytes) + " bytes for sequence " + std::to_string(sequence); }, room);
+}
+
+static_assert(Mask<Full> && Mask<Causal> && Mask<Window> && Mask<BitMask>);
+
+}  // namespace decant::attention
+
+#endif
