@@ -1,0 +1,39 @@
+// Stack: parts from the left, plain defaults, and the checks that need numbers.
+#include <type_traits>
+
+#include <decant/stack.hpp>
+
+#include "catch_compat.hpp"
+
+namespace stack_test {
+
+using decant::Stack;
+using decant::kv::Budget;
+using decant::kv::Full;
+using decant::kv::FullVisibility;
+using decant::kv::Speed;
+
+TEST_CASE("a stack names the parts that differ from plain", "[stack]") {
+  const Stack plain{};
+  REQUIRE(std::is_same_v<decltype(plain.visibility), FullVisibility>);
+  REQUIRE(std::is_same_v<decltype(plain.eviction), Full>);
+  REQUIRE(plain.budget == Budget::keep(1.0));
+
+  const Stack some{Speed{.depth = 0.5f}, Full{}};
+  REQUIRE(some.visibility.depth == 0.5f);
+  REQUIRE(std::is_same_v<decltype(some.drafter), decant::NoDrafter>);
+}
+
+TEST_CASE("a stack is checked against the model", "[stack]") {
+  REQUIRE_NOTHROW(validate(Stack{Speed{.depth = 0.75f}}, 8));
+  REQUIRE_NOTHROW(validate(Stack{Speed{.depth = 1.0f / 3}}, 12));
+  REQUIRE_THROWS_WITH(validate(Stack{Speed{.depth = 0.7f}}, 8),
+                      "decant::Stack: argument `visibility.depth`: expected a share that is a whole number of 8 layers, "
+                      "got 0.699999988");
+  REQUIRE_THROWS_AS(validate(Stack{}, 0), decant::ArgumentError);
+  Stack greedy{};
+  greedy.budget = Budget::keep(1.5);
+  REQUIRE_THROWS_WITH(validate(greedy, 8), catch_compat::contains("kv::Budget: argument `value`"));
+}
+
+}  // namespace stack_test
