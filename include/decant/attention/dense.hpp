@@ -1,8 +1,8 @@
 // decant: attention::Dense, exact softmax attention: decode and prefill, over any cache view. One pass over K and V per
 // KV head with online softmax (Milakov and Gimelshein, arXiv 1805.02867), all query heads of a group and a block of
 // queries sharing each row that is read; long sequences are split into chunks whose states are merged (flash decoding,
-// Dao et al., 2023). Accumulation is in float. The chunk length is a constant, so that results depend neither on threads
-// nor on the other sequences of a batch [ours].
+// Dao et al., 2023). Accumulation is in float. The chunk length is a constant, so that results depend neither on
+// threads nor on the other sequences of a batch [ours].
 #ifndef DECANT_ATTENTION_DENSE_HPP
 #define DECANT_ATTENTION_DENSE_HPP
 
@@ -66,7 +66,8 @@ void validate_dense(const Dense& a, const Queries<Q>& q, const C& cache, const V
   const index_t query_heads = q.rows.extent(1);
   require(heads >= 1, where, "cache", "at least 1 KV head", heads);
   require(query_heads >= heads && query_heads % heads == 0, where, "q",
-          [&] { return "a number of query heads that is a multiple of kv_heads = " + std::to_string(heads); }, query_heads);
+          [&] { return "a number of query heads that is a multiple of kv_heads = " + std::to_string(heads); },
+          query_heads);
   require_equal(q.rows.extent(2), cache.key_dim(), where, "q");
   require(q.rows.stride(2) == 1, where, "q", "stride 1 along the head dim", q.rows.stride(2));
   require(q.rows.data() != nullptr || total == 0, where, "q", "data", "a null pointer");
@@ -137,11 +138,11 @@ void write_tile(const DenseShape& x, const DenseTile& tile, const DenseRows& sta
 ///
 /// q: [total, query_heads, key_dim], query head h reads KV head h / (query_heads / kv_heads); the queries of a sequence
 /// are its last tokens, whose keys are in the cache already. out: [total, query_heads, value_dim], any strides. lse:
-/// [total, query_heads] or nothing. sinks: [query_heads], logits of one key more with the value 0 per head (-inf: none),
-/// or nothing; they count in lse. mask: see mask.hpp.
-/// A query that sees no key gets o = 0 and lse = -inf. NaN and infinite logits give NaN, in that query and head only;
-/// what unused slots and unseen keys hold never matters. Results depend on cpu.isa(), within Dense::error_bound, and not
-/// on threads, pages, strides or the rest of the batch; a sequence's queries differ in last bits between a call of few
+/// [total, query_heads] or nothing. sinks: [query_heads], per head the logit of one key more, whose value is 0 (-inf:
+/// none), or nothing; they count in lse. mask: see mask.hpp.
+/// A query that sees no key gets o = 0 and lse = -inf. NaN and +inf logits give NaN, in that query and head only; what
+/// unused slots and unseen keys hold never matters. Results depend on cpu.isa(), within Dense::error_bound, and not on
+/// threads, pages, strides or the rest of the batch; a sequence's queries differ in last bits between a call of few
 /// (queries * group < 8) and of many.
 /// Errors: ArgumentError on unequal shapes and whatever validate(cache) raises, before anything is written.
 /// O(total * query_heads * length * (key_dim + value_dim)); each row of K and V is read once per 64 rows of queries.
@@ -166,7 +167,9 @@ void attend(Cpu& cpu, const Dense& a, const Queries<Q>& q, const C& cache, View<
   x.soft_cap = a.soft_cap;
 
   const index_t many = dense_tile_rows / x.group > 1 ? dense_tile_rows / x.group : 1;
-  const auto queries_of = [&](index_t s) { return q.indptr.empty() ? index_t{1} : index_t{q.indptr[s + 1] - q.indptr[s]}; };
+  const auto queries_of = [&](index_t s) -> index_t {
+    return q.indptr.empty() ? 1 : index_t{q.indptr[s + 1]} - q.indptr[s];
+  };
   const auto tile_queries = [&](index_t m) { return m < many ? m : many; };
   index_t tiles = 0;
   index_t most_queries = 0;

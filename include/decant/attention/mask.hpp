@@ -21,7 +21,7 @@ struct KeyRange {
 template <class M>
 concept Mask = std::copyable<M> &&
                requires(const M& m, index_t sequence, index_t query, index_t key, index_t queries, index_t keys) {
-  // Whether the query (0 <= query < queries) of a sequence may see the key (0 <= key < keys); asked inside range() only.
+  // Whether the query (0 <= query < queries) of a sequence may see the key (0 <= key < keys); asked in range() only.
   { m.allowed(sequence, query, key, queries, keys) } -> std::convertible_to<bool>;
   // A hint: no key outside is allowed. Anything may be returned that is not too narrow; it is cut to [0, keys).
   { m.range(sequence, query, queries, keys) } -> std::same_as<KeyRange>;
@@ -110,7 +110,8 @@ inline void validate(const BitMask& mask, index_t sequences, index_t sequence, i
     room = last - first;
   }
   require(bytes <= room, where, "bits",
-          [&] { return "at least " + std::to_string(bytes) + " bytes for sequence " + std::to_string(sequence); }, room);
+          [&] { return "at least " + std::to_string(bytes) + " bytes for sequence " + std::to_string(sequence); },
+          room);
 }
 
 static_assert(Mask<Full> && Mask<Causal> && Mask<Window> && Mask<BitMask>);

@@ -17,7 +17,7 @@ namespace decant::attention {
 /// The lse of no keys at all.
 inline constexpr float empty_lse = -std::numeric_limits<float>::infinity();
 
-/// States of a batch: o [queries, heads, value_dim], already normalised, and lse [queries, heads]; what attend() writes.
+/// States of a batch, as attend() writes them: o [queries, heads, value_dim], already normalised, lse [queries, heads].
 template <class T>
 struct State {
   View<T, 3> o;
@@ -35,7 +35,8 @@ DECANT_HD inline double merge_weight(float lse, float reference) {
 
 /// The lse of the whole from the sum of weights; empty_lse if all parts were empty.
 DECANT_HD inline float merge_lse(double sum_of_weights, float reference) {
-  return sum_of_weights == 0 ? empty_lse : static_cast<float>(static_cast<double>(reference) + std::log(sum_of_weights));
+  if (sum_of_weights == 0) return empty_lse;
+  return static_cast<float>(static_cast<double>(reference) + std::log(sum_of_weights));
 }
 
 /// Joins any number of states over disjoint sets of keys: out = parts[0] + parts[1] + ... . No parts give the identity.

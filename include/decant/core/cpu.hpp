@@ -32,6 +32,9 @@ class Cpu {
     require(parallel.threads >= 1, "Cpu", "parallel.threads", "at least 1", parallel.threads);
   }
 
+  /// Scratch from the caller's allocator.
+  Cpu(ParallelFor parallel, Allocator allocator) : parallel_(parallel), workspace_(allocator) {}
+
   /// Scratch in the caller's memory, never more.
   Cpu(ParallelFor parallel, void* memory, std::size_t bytes) : parallel_(parallel), workspace_(memory, bytes) {}
 

@@ -110,8 +110,8 @@ struct fp8_e4m3 {
   DECANT_HD constexpr explicit fp8_e4m3(float value)
       : bits(static_cast<std::uint8_t>(detail::narrow_float<4, 3>(value, 0x7e, 0x7e, 0x7e, 0x7f))) {}
   DECANT_HD constexpr operator float() const {
-    return (bits & 0x7fu) == 0x7fu ? std::bit_cast<float>((static_cast<std::uint32_t>(bits & 0x80u) << 24) | 0x7fc00000u)
-                                   : detail::widen_float<4, 3, false>(bits);
+    if ((bits & 0x7fu) != 0x7fu) return detail::widen_float<4, 3, false>(bits);
+    return std::bit_cast<float>((static_cast<std::uint32_t>(bits & 0x80u) << 24) | 0x7fc00000u);
   }
   DECANT_HD static constexpr fp8_e4m3 from_bits(std::uint8_t b) {
     fp8_e4m3 x{};

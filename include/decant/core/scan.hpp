@@ -55,7 +55,7 @@ template <class T>
 index_t exclusive_scan(Cpu& cpu, View<T, 1> values, View<index_t, 1> out) {
   const index_t n = values.extent(0);
   require(out.extent(0) == n || out.extent(0) == n + 1, "exclusive_scan", "out",
-          std::to_string(n) + " or one more element", out.extent(0));
+          [&] { return std::to_string(n) + " or one more element"; }, out.extent(0));
   const index_t sum = detail::scan(cpu, values, n, out, false);
   if (out.extent(0) == n + 1) out[n] = sum;
   return sum;

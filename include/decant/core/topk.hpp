@@ -132,7 +132,7 @@ inline Threshold threshold_of_keys(Cpu& cpu, const std::uint32_t* keys, index_t 
 
 inline void require_count(index_t k, index_t kept, index_t n, const char* where, const char* argument) {
   require(k >= kept && k <= n, where, argument,
-          std::to_string(kept) + " (the protected) to " + std::to_string(n) + " (all)", k);
+          [&] { return std::to_string(kept) + " (the protected) to " + std::to_string(n) + " (all)"; }, k);
 }
 
 inline void validate_scores(const View<const float, 1>& scores, const View<const std::uint8_t, 1>& keep,
@@ -154,7 +154,7 @@ inline index_t validate_rows(const View<const float, 2>& scores, const View<cons
   index_t total = 0;
   for (index_t r = 0; r < lengths.extent(0); ++r) {
     require(lengths[r] >= 0 && lengths[r] <= scores.extent(1), where, "lengths",
-            "0 to the " + std::to_string(scores.extent(1)) + " columns of scores", lengths[r]);
+            [&] { return "0 to the " + std::to_string(scores.extent(1)) + " columns of scores"; }, lengths[r]);
     total += lengths[r];
   }
   return total;
@@ -220,8 +220,8 @@ inline void top_k_each_row(Cpu& cpu, View<const float, 2> scores, View<const std
   });
   for (index_t r = 0; r < rows; ++r) {
     detail::require_count(counts[r], kept[r], lengths[r], where, "counts");
-    require(counts[r] <= out.extent(1), where, "out", "room for " + std::to_string(counts[r]) + " indices in a row",
-            out.extent(1));
+    require(counts[r] <= out.extent(1), where, "out", 
+            [&] { return "room for " + std::to_string(counts[r]) + " indices in a row"; }, out.extent(1));
   }
   const index_t parts = cpu.parts(rows, 1);
   std::uint32_t* const candidates = cpu.workspace().take<std::uint32_t>(parts * longest);

@@ -77,7 +77,8 @@ class Workspace {
   /// The same as a contiguous View.
   template <class T, class... Extents>
   View<T, static_cast<int>(sizeof...(Extents))> take_view(Extents... extents) {
-    return View<T, static_cast<int>(sizeof...(Extents))>(take<T>((static_cast<index_t>(extents) * ... * 1)), extents...);
+    T* const memory = take<T>((static_cast<index_t>(extents) * ... * 1));
+    return View<T, static_cast<int>(sizeof...(Extents))>(memory, extents...);
   }
 
   std::size_t used() const { return used_; }

@@ -41,12 +41,14 @@ View<T, Rank> from_dlpack(const Tensor& tensor) {
   require(device == 1 || device == 3, where, "device", "host memory (kDLCPU or kDLCUDAHost)", device);
   require_equal(tensor.ndim, Rank, where, "ndim");
   constexpr int bits = 8 * static_cast<int>(sizeof(Element));
-  const auto text = [](int code, int width, int lanes) {
-    return "code " + std::to_string(code) + ", " + std::to_string(width) + " bits, " + std::to_string(lanes) + " lane(s)";
+  const auto text = [](int type, int width, int lanes) {
+    return "code " + std::to_string(type) + ", " + std::to_string(width) + " bits, " + std::to_string(lanes) +
+           " lane(s)";
   };
-  require(tensor.dtype.code == detail::dlpack_code<Element>() && tensor.dtype.bits == bits && tensor.dtype.lanes == 1,
-          where, "dtype", text(detail::dlpack_code<Element>(), bits, 1),
-          text(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes));
+  constexpr int code = detail::dlpack_code<Element>();
+  require(tensor.dtype.code == code && tensor.dtype.bits == bits && tensor.dtype.lanes == 1, where, "dtype",
+          [&] { return text(code, bits, 1); },
+          [&] { return text(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes); });
   index_t extents[Rank];
   index_t strides[Rank];
   index_t packed = 1;
@@ -58,7 +60,7 @@ View<T, Rank> from_dlpack(const Tensor& tensor) {
   }
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data) + static_cast<std::uintptr_t>(tensor.byte_offset);
   require(address % alignof(Element) == 0, where, "data",
-          "an address that is a multiple of " + std::to_string(alignof(Element)), address);
+          [&] { return "an address that is a multiple of " + std::to_string(alignof(Element)); }, address);
   require(tensor.data != nullptr || packed == 0, where, "data", "memory", "a null pointer");
   return View<T, Rank>(reinterpret_cast<T*>(address), extents, strides);
 }

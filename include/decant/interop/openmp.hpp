@@ -1,4 +1,4 @@
-// decant: threads from OpenMP: Cpu cpu{decant::openmp(8)}. The only header that includes <omp.h>; compile with -fopenmp.
+// decant: threads from OpenMP: Cpu cpu{decant::openmp(8)}. The only header that includes <omp.h>; needs -fopenmp.
 #ifndef DECANT_INTEROP_OPENMP_HPP
 #define DECANT_INTEROP_OPENMP_HPP
 

@@ -22,20 +22,22 @@ template <CacheView C>
 void validate(const KeptView& kept, const C& cache, index_t sequence) {
   constexpr const char* where = "kv::KeptView";
   require(sequence >= 0 && sequence < cache.sequences(), where, "sequence",
-          "an index below " + std::to_string(cache.sequences()), sequence);
+          [&] { return "an index below " + std::to_string(cache.sequences()); }, sequence);
   require_equal(kept.kv_heads(), cache.kv_heads(), where, "counts");
   require_equal(kept.indices.extent(0), cache.kv_heads(), where, "indices");
   for (index_t h = 0; h < kept.kv_heads(); ++h) {
     const index_t length = cache.length(sequence, h);
     require(kept.count(h) >= 0 && kept.count(h) <= length && kept.count(h) <= kept.indices.extent(1), where, "counts",
-            "0 to the " + std::to_string(length) + " tokens of head " + std::to_string(h) +
-                ", with room for them in indices",
+            [&] {
+              return "0 to the " + std::to_string(length) + " tokens of head " + std::to_string(h) +
+                     ", with room for them in indices";
+            },
             kept.count(h));
     index_t previous = -1;
     for (index_t i = 0; i < kept.count(h); ++i) {
       const index_t token = kept.token(h, i);
       require(token > previous && token < length, where, "indices",
-              "strictly ascending tokens below " + std::to_string(length), token);
+              [&] { return "strictly ascending tokens below " + std::to_string(length); }, token);
       previous = token;
     }
   }
@@ -49,32 +51,30 @@ inline index_t equal_count(const KeptView& kept, const char* where) {
   for (index_t h = 1; h < kept.kv_heads(); ++h) {
     require(kept.count(h) == count, where, "kept",
             "equally many tokens in every head (kv::RaggedKV holds different numbers)",
-            std::to_string(count) + " in head 0 and " + std::to_string(kept.count(h)) + " in head " + std::to_string(h));
+            [&] {
+              return std::to_string(count) + " in head 0 and " + std::to_string(kept.count(h)) + " in head " +
+                     std::to_string(h);
+            });
   }
   return count;
 }
 
-/// Moves rows kept(h, i) of one head's keys (or values) to i. `row(t)` is where token t lies, `run(t)` how many rows
-/// follow it at `stride`. Runs of neighbours that stay neighbours move in one go where rows are packed.
-template <class Row, class Run>
-void move_rows(const KeptView& kept, index_t head, index_t dim, index_t stride, Row row, Run run) {
+/// Moves rows kept(h, i) of one head's keys (or values) to i; `row(t)` is where token t lies. The rows ahead are
+/// fetched early: their distances are irregular, which the processor does not foresee.
+template <class Row>
+void move_rows(const KeptView& kept, index_t head, index_t dim, Row row) {
   using T = std::remove_pointer_t<decltype(row(index_t{0}))>;
   const index_t count = kept.count(head);
   const std::size_t bytes = static_cast<std::size_t>(dim) * sizeof(T);
+  const index_t ahead = 1 + 8192 / static_cast<index_t>(bytes);
   index_t i = 0;
   while (i < count && kept.token(head, i) == i) ++i;  // these stay
-  while (i < count) {
-    const index_t from = kept.token(head, i);
-    index_t rows = 1;
-    if (stride == dim) {
-      const index_t source = run(from);
-      const index_t target = run(i);
-      index_t longest = source < target ? source : target;
-      longest = longest < count - i ? longest : count - i;
-      while (rows < longest && kept.token(head, i + rows) == from + rows) ++rows;
+  for (; i < count; ++i) {
+    if (i + ahead < count) {
+      const char* next = reinterpret_cast<const char*>(row(kept.token(head, i + ahead)));
+      for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(next + b);
     }
-    std::memmove(row(i), row(from), static_cast<std::size_t>(rows) * bytes);
-    i += rows;
+    std::memmove(row(i), row(kept.token(head, i)), bytes);
   }
 }
 
@@ -83,12 +83,10 @@ template <class C>
 void move_all_rows(Cpu& cpu, const C& cache, const KeptView& kept, index_t sequence) {
   cpu.parallel_for(2 * cache.kv_heads(), [&](index_t task) {
     const index_t h = task / 2;
-    const auto run = [&](index_t t) { return cache.run(sequence, h, t); };
     if (task % 2 == 0) {
-      move_rows(kept, h, cache.key_dim(), cache.key_stride(), [&](index_t t) { return cache.key(sequence, h, t); }, run);
+      move_rows(kept, h, cache.key_dim(), [&](index_t t) { return cache.key(sequence, h, t); });
     } else {
-      move_rows(kept, h, cache.value_dim(), cache.value_stride(), [&](index_t t) { return cache.value(sequence, h, t); },
-                run);
+      move_rows(kept, h, cache.value_dim(), [&](index_t t) { return cache.value(sequence, h, t); });
     }
   });
 }
@@ -106,7 +104,7 @@ void require_unshared(Cpu& cpu, const PagedKV<T>& cache, index_t sequence, const
   for (index_t i = cache.indptr[sequence]; i < cache.indptr[sequence + 1]; ++i) {
     require(seen[cache.indices[i]] == 1, where, "cache",
             "pages that stand in the table once (copy a shared prefix first)",
-            "page " + std::to_string(cache.indices[i]) + " more than once");
+            [&] { return "page " + std::to_string(cache.indices[i]) + " more than once"; });
   }
 }
 
@@ -114,21 +112,22 @@ void require_unshared(Cpu& cpu, const PagedKV<T>& cache, index_t sequence, const
 template <class T>
 void require_room(const DenseKV<T>& out, index_t, const KeptView& kept, const char* where) {
   const index_t count = equal_count(kept, where);
-  require(count <= out.capacity(), where, "out", "room for " + std::to_string(count) + " tokens", out.capacity());
+  require(count <= out.capacity(), where, "out", [&] { return "room for " + std::to_string(count) + " tokens"; },
+          out.capacity());
 }
 template <class T>
 void require_room(const RaggedKV<T>& out, index_t sequence, const KeptView& kept, const char* where) {
   for (index_t h = 0; h < kept.kv_heads(); ++h) {
     require(kept.count(h) <= out.capacity(sequence, h), where, "out",
-            "room for " + std::to_string(kept.count(h)) + " tokens in head " + std::to_string(h),
+            [&] { return "room for " + std::to_string(kept.count(h)) + " tokens in head " + std::to_string(h); },
             out.capacity(sequence, h));
   }
 }
 template <class T>
 void require_room(const PagedKV<T>& out, index_t sequence, const KeptView& kept, const char* where) {
   const index_t count = equal_count(kept, where);
-  require(count == out.length(sequence, 0), where, "out", "pages for just " + std::to_string(count) + " tokens",
-          out.length(sequence, 0));
+  require(count == out.length(sequence, 0), where, "out",
+          [&] { return "pages for just " + std::to_string(count) + " tokens"; }, out.length(sequence, 0));
 }
 
 template <class T>
@@ -226,8 +225,8 @@ index_t compact(Cpu& cpu, const PagedKV<T>& cache, KeptView kept, index_t sequen
   const index_t count = detail::equal_count(kept, where);
   const index_t used = cache.indptr[sequence + 1] - cache.indptr[sequence];
   const index_t wanted = (count + cache.page_size() - 1) / cache.page_size();
-  require(freed.extent(0) >= used - wanted, where, "freed", "room for " + std::to_string(used - wanted) + " pages",
-          freed.extent(0));
+  require(freed.extent(0) >= used - wanted, where, "freed", 
+          [&] { return "room for " + std::to_string(used - wanted) + " pages"; }, freed.extent(0));
   detail::require_unshared(cpu, cache, sequence, where);
   detail::move_all_rows(cpu, cache, kept, sequence);
 
@@ -264,7 +263,7 @@ inline void compact(Cpu& cpu, View<std::int32_t, 2> entries, KeptView kept) {
     index_t previous = -1;
     for (index_t i = 0; i < kept.count(h); ++i) {
       require(kept.token(h, i) > previous && kept.token(h, i) < entries.extent(1), where, "kept",
-              "strictly ascending tokens below " + std::to_string(entries.extent(1)), kept.token(h, i));
+              [&] { return "strictly ascending tokens below " + std::to_string(entries.extent(1)); }, kept.token(h, i));
       previous = kept.token(h, i);
     }
   }
@@ -284,7 +283,7 @@ void gather(Cpu& cpu, const C& cache, index_t sequence, KeptView kept, const D& 
   validate(out);
   validate(kept, cache, sequence);
   require(out_sequence >= 0 && out_sequence < out.sequences(), where, "out_sequence",
-          "an index below " + std::to_string(out.sequences()), out_sequence);
+          [&] { return "an index below " + std::to_string(out.sequences()); }, out_sequence);
   require_equal(out.kv_heads(), cache.kv_heads(), where, "out");
   require_equal(out.key_dim(), cache.key_dim(), where, "out");
   require_equal(out.value_dim(), cache.value_dim(), where, "out");
@@ -313,7 +312,7 @@ void gather(Cpu& cpu, const C& cache, index_t sequence, KeptView kept, View<T, 3
   require(keys.stride(2) == 1, where, "keys", "stride 1 along the head dim", keys.stride(2));
   require(values.stride(2) == 1, where, "values", "stride 1 along the head dim", values.stride(2));
   for (index_t h = 0; h < kept.kv_heads(); ++h) {
-    const std::string room = "room for " + std::to_string(kept.count(h)) + " tokens";
+    const auto room = [&] { return "room for " + std::to_string(kept.count(h)) + " tokens"; };
     require(kept.count(h) <= keys.extent(1), where, "keys", room, keys.extent(1));
     require(kept.count(h) <= values.extent(1), where, "values", room, values.extent(1));
   }

@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "../core/cpu.hpp"
 #include "detail/apportion.hpp"
@@ -102,16 +103,17 @@ bool whole(const X& x, const Budget& budget) {
   return layer_budget(budget, x.kv_heads(), length) == have;
 }
 
-inline void require_room(const KeptView& kept, index_t kv_heads) {
+inline void require_capacity(const KeptView& kept, index_t kv_heads) {
   require_equal(kept.counts.extent(0), kv_heads, select_name, "kept.counts");
   require_equal(kept.indices.extent(0), kv_heads, select_name, "kept.indices");
   require(kept.indices.stride(1) == 1 || kept.indices.extent(1) <= 1, select_name, "kept.indices",
           "stride 1 along indices", kept.indices.stride(1));
 }
 
-inline void require_room(const KeptView& kept, index_t head, index_t count) {
+inline void require_capacity(const KeptView& kept, index_t head, index_t count) {
   require(count <= kept.indices.extent(1), select_name, "kept.indices",
-          "room for " + std::to_string(count) + " tokens of head " + std::to_string(head), kept.indices.extent(1));
+          [&] { return "room for " + std::to_string(count) + " tokens of head " + std::to_string(head); },
+          kept.indices.extent(1));
 }
 
 /// Where a selection goes: a view as it is, a Kept after it has made room.
@@ -127,7 +129,7 @@ KeptView prepare(Kept& kept, const X& x) {
 
 template <class X>
 void keep_all(const X& x, const KeptView& kept) {
-  for (index_t h = 0; h < x.kv_heads(); ++h) require_room(kept, h, x.length(h));
+  for (index_t h = 0; h < x.kv_heads(); ++h) require_capacity(kept, h, x.length(h));
   for (index_t h = 0; h < x.kv_heads(); ++h) {
     const index_t n = x.length(h);
     for (index_t t = 0; t < n; ++t) kept.indices(h, t) = static_cast<std::int32_t>(t);
@@ -156,16 +158,31 @@ inline std::string place(const ScoredLayer& layer, index_t head) {
   return "layer " + std::to_string(layer.layer) + ", head " + std::to_string(head);
 }
 
-inline void require_no_nan(const ScoredLayer& layer) {
+/// The token to blame for a head's NaN scores: the first whose key or value is NaN, else the first with such a score.
+template <class X>
+index_t find_nan(const X& x, const ScoredLayer& layer, index_t h) {
+  std::vector<float> row(static_cast<std::size_t>(x.cache.key_dim() + x.cache.value_dim()));
+  for (index_t t = 0; t < layer.length(h); ++t) {
+    load_row(x.cache.key(x.sequence, h, t), x.cache.key_dim(), row.data());
+    load_row(x.cache.value(x.sequence, h, t), x.cache.value_dim(), row.data() + x.cache.key_dim());
+    for (const float v : row) {
+      if (v != v) return t;
+    }
+  }
+  index_t t = 0;
+  while (layer.scores(h, t) == layer.scores(h, t)) ++t;
+  return t;
+}
+
+template <class X>
+void require_no_nan(const X& x, const ScoredLayer& layer) {
   for (index_t h = 0; h < layer.kv_heads(); ++h) {
     const float* const row = layer.scores.data() + h * layer.scores.stride(0);
     int nan = 0;
     for (index_t t = 0; t < layer.length(h); ++t) nan |= row[t] != row[t] ? 1 : 0;
     if (nan == 0) continue;
-    index_t t = 0;
-    while (row[t] == row[t]) ++t;
     ::decant::detail::fail_argument(select_name, "x", "keys, values and queries that give every token a score",
-                                    "NaN at " + place(layer, h) + ", token " + std::to_string(t));
+                                    "NaN at " + place(layer, h) + ", token " + std::to_string(find_nan(x, layer, h)));
   }
 }
 
@@ -174,7 +191,7 @@ inline void require_protected(const ScoredLayer& layer, const Budget& budget) {
     const index_t kept = protected_count(layer, h);
     const index_t own = budget.resolve(layer.length(h));
     require(own >= kept, select_name, "budget",
-            "at least the " + std::to_string(kept) + " protected tokens of " + place(layer, h), own);
+            [&] { return "at least the " + std::to_string(kept) + " protected tokens of " + place(layer, h); }, own);
   }
 }
 
@@ -185,7 +202,7 @@ ScoredLayer score_layer(Cpu& cpu, const E& e, const X& x, const Budget& budget) 
   protect(cpu, e.protect, layer);
   require_protected(layer, budget);  // before the work
   score(cpu, e.score, x, layer.scores);
-  require_no_nan(layer);
+  require_no_nan(x, layer);
   smooth(cpu, e.smooth, layer);
   normalise(cpu, e.normalise, layer);
   return layer;
@@ -194,7 +211,7 @@ ScoredLayer score_layer(Cpu& cpu, const E& e, const X& x, const Budget& budget) 
 template <class E, class X>
 void choose_layer(Cpu& cpu, const E& e, const X& x, const ScoredLayer& layer, View<const std::int32_t, 1> counts,
                   const KeptView& kept) {
-  for (index_t h = 0; h < layer.kv_heads(); ++h) require_room(kept, h, counts[h]);
+  for (index_t h = 0; h < layer.kv_heads(); ++h) require_capacity(kept, h, counts[h]);
   choose(cpu, e.choose, x, layer, counts, kept);
 }
 
@@ -236,7 +253,7 @@ void select_layers(Cpu& cpu, const E& e, View<const X, 1> xs, const Budget& budg
   for (index_t l = 0; l < xs.extent(0); ++l) {
     validate(xs[l]);
     require_equal(xs[l].kv_heads(), xs[0].kv_heads(), select_name, "layers");
-    if constexpr (std::same_as<Out, KeptView>) require_room(outs[l], xs[l].kv_heads());
+    if constexpr (std::same_as<Out, KeptView>) require_capacity(outs[l], xs[l].kv_heads());
   }
   if constexpr (E::scope == Scope::model) {
     select_model(cpu, e, xs, budget, outs);

@@ -1,5 +1,6 @@
-// decant: kv::PageTable, a small page table for hosts that have none: hands out the pages of a pool, shares them between
-// sequences, and keeps the CSR arrays that PagedKV reads. An engine with a block manager of its own does not need it.
+// decant: kv::PageTable, a small page table for hosts that have none: hands out the pages of a pool, shares them
+// between sequences, and keeps the CSR arrays that PagedKV reads. An engine with a block manager of its own does not
+// need it.
 #ifndef DECANT_KV_PAGE_TABLE_HPP
 #define DECANT_KV_PAGE_TABLE_HPP
 
@@ -51,7 +52,7 @@ class PageTable {
   }
 
   /// Makes room for `tokens` more tokens. ArgumentError, and no change, when there are not enough free pages, or when
-  /// the partly filled last page is shared (the new rows would show in the other sequence). O(table) when it takes pages.
+  /// the partly filled last page is shared (the new rows would show in the other sequence). O(table) if it takes pages.
   void extend(index_t sequence, index_t tokens) {
     constexpr const char* where = "kv::PageTable::extend";
     require_sequence(sequence, where);
@@ -61,8 +62,11 @@ class PageTable {
     const index_t length_after = length(sequence) + tokens;
     const index_t wanted = (length_after + page_size_ - 1) / page_size_;
     require(wanted - used <= free_pages(), where, "tokens",
-            "at most the " + std::to_string(used * page_size_ - length(sequence) + free_pages() * page_size_) +
-                " that free pages hold",
+            [&] {
+              return "at most the " +
+                     std::to_string(used * page_size_ - length(sequence) + free_pages() * page_size_) +
+                     " that free pages hold";
+            },
             tokens);
     if (used > 0 && last_page_len_[static_cast<std::size_t>(sequence)] < page_size_) {
       const index_t last = indices_[static_cast<std::size_t>(end(sequence) - 1)];
@@ -85,7 +89,7 @@ class PageTable {
     constexpr const char* where = "kv::PageTable::truncate";
     require_sequence(sequence, where);
     require(tokens >= 0 && tokens <= length(sequence), where, "tokens",
-            "0 to the length of " + std::to_string(length(sequence)), tokens);
+            [&] { return "0 to the length of " + std::to_string(length(sequence)); }, tokens);
     const index_t used = used_pages(sequence);
     const index_t wanted = (tokens + page_size_ - 1) / page_size_;
     const auto first = indices_.begin() + static_cast<std::ptrdiff_t>(begin(sequence) + wanted);
@@ -103,7 +107,7 @@ class PageTable {
     require_sequence(to, where);
     require(length(to) == 0, where, "to", "an empty sequence", length(to));
     require(count >= 0 && count <= length(from) / page_size_, where, "count",
-            "0 to the " + std::to_string(length(from) / page_size_) + " full pages", count);
+            [&] { return "0 to the " + std::to_string(length(from) / page_size_) + " full pages"; }, count);
     if (count == 0) return;
     const index_t source = begin(from);
     const index_t target = begin(to);
@@ -125,7 +129,7 @@ class PageTable {
 
   void require_sequence(index_t sequence, const char* where) const {
     require(sequence >= 0 && sequence < sequences(), where, "sequence",
-            "an index below " + std::to_string(sequences()), sequence);
+            [&] { return "an index below " + std::to_string(sequences()); }, sequence);
   }
   void release(std::int32_t page) {
     if (--references_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);

@@ -49,10 +49,12 @@ void validate(const RaggedKV<T>& c) {
   for (index_t i = 0; i < c.lengths.extent(0); ++i) {
     require(c.offsets[i + 1] >= c.offsets[i], where, "offsets", "values that never decrease", c.offsets[i + 1]);
     require(c.lengths[i] >= 0 && c.lengths[i] <= c.offsets[i + 1] - c.offsets[i], where, "lengths",
-            [&] { return "at most the segment's " + std::to_string(c.offsets[i + 1] - c.offsets[i]) + " rows"; }, c.lengths[i]);
+            [&] { return "at most the segment's " + std::to_string(c.offsets[i + 1] - c.offsets[i]) + " rows"; },
+            c.lengths[i]);
   }
   const index_t rows = c.offsets[c.lengths.extent(0)];
-  require(rows <= c.keys.extent(0), where, "offsets", [&] { return "rows below " + std::to_string(c.keys.extent(0)); }, rows);
+  require(rows <= c.keys.extent(0), where, "offsets",
+          [&] { return "rows below " + std::to_string(c.keys.extent(0)); }, rows);
 }
 
 static_assert(CacheView<RaggedKV<float>> && CacheView<RaggedKV<const bf16>>);

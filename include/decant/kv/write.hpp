@@ -23,7 +23,7 @@ concept RowsFor = std::is_same_v<std::remove_const_t<S>, T> || std::is_same_v<st
 template <class C>
 inline void require_sequence(const C& cache, index_t sequence, const char* where) {
   require(sequence >= 0 && sequence < cache.sequences(), where, "sequence",
-          "an index below " + std::to_string(cache.sequences()), sequence);
+          [&] { return "an index below " + std::to_string(cache.sequences()); }, sequence);
 }
 
 template <class C, class S>
@@ -72,8 +72,10 @@ void write(Cpu& cpu, const C& cache, index_t sequence, index_t first, View<S, 3>
   for (index_t h = 0; h < cache.kv_heads(); ++h) {
     const index_t length = cache.length(sequence, h);
     require(first >= 0 && first <= length - tokens, where, "first",
-            "a position with " + std::to_string(tokens) + " tokens from it on below the length of " +
-                std::to_string(length),
+            [&] {
+              return "a position with " + std::to_string(tokens) + " tokens from it on below the length of " +
+                     std::to_string(length);
+            },
             first);
   }
   detail::store_rows(cpu, cache, sequence, first, keys, values);
@@ -88,7 +90,8 @@ void append(Cpu& cpu, const DenseKV<T>& cache, index_t sequence, View<S, 3> keys
   detail::validate_new_rows(cache, sequence, keys, values, where);
   const index_t first = cache.length(sequence, 0);
   require(keys.extent(0) <= cache.capacity() - first, where, "keys",
-          "at most the " + std::to_string(cache.capacity() - first) + " tokens that are free", keys.extent(0));
+          [&] { return "at most the " + std::to_string(cache.capacity() - first) + " tokens that are free"; },
+          keys.extent(0));
   cache.lengths[sequence] += static_cast<std::int32_t>(keys.extent(0));
   detail::store_rows(cpu, cache, sequence, first, keys, values);
 }
@@ -104,7 +107,10 @@ void append(Cpu& cpu, const RaggedKV<T>& cache, index_t sequence, View<S, 3> key
   for (index_t h = 0; h < cache.kv_heads(); ++h) {
     const index_t room = cache.capacity(sequence, h) - cache.length(sequence, h);
     require(tokens <= room, where, "keys",
-            "at most the " + std::to_string(room) + " tokens that head " + std::to_string(h) + " has room for", tokens);
+            [&] {
+              return "at most the " + std::to_string(room) + " tokens that head " + std::to_string(h) + " has room for";
+            },
+            tokens);
   }
   const index_t row_bytes = (cache.key_dim() + cache.value_dim()) * static_cast<index_t>(sizeof(S));
   const index_t grain = 1 + 131072 / (row_bytes * (tokens + 1));

@@ -1,5 +1,5 @@
-// The same numbers in every kind of cache give the same bits, whatever lies in the slots that nobody uses; and a cache of
-// the user's own, in the user's own namespace, is as good as ours.
+// The same numbers in every kind of cache give the same bits, whatever lies in the slots that nobody uses; and a cache
+// of the user's own, in the user's own namespace, is as good as ours.
 
 #include "catch_compat.hpp"
 #include "problem.hpp"
@@ -116,8 +116,8 @@ TEST_CASE("Dense: a quantised cache in a namespace of its own") {
     their_engine::QuantisedCache cache{{}, {}, {}, {}, p.lengths, 2, 80, {20, 13}};
     cache.keys.resize(4 * 80 * 20);
     cache.values.resize(4 * 80 * 13);
-    cache.key_scales.resize(4 * 80, nan);
-    cache.value_scales.resize(4 * 80, nan);
+    cache.key_scales.resize(4 * 80, quiet_nan);
+    cache.value_scales.resize(4 * 80, quiet_nan);
     for (index_t s = 0; s < 2; ++s)
       for (index_t h = 0; h < 2; ++h)
         for (index_t t = 0; t < p.lengths[at(s)]; ++t) {
@@ -146,7 +146,7 @@ TEST_CASE("Dense: queries and outputs in any strides and types") {
   Cpu cpu;
   const Result expected = run(cpu, p, cache.view);
   // q and out as slices of wider, transposed tensors: [heads, sequences, dim + 5].
-  std::vector<float> q(at(4 * 2 * 21), nan), o(at(4 * 2 * 13), nan), lse(at(4 * 2 * 3), nan);
+  std::vector<float> q(at(4 * 2 * 21), quiet_nan), o(at(4 * 2 * 13), quiet_nan), lse(at(4 * 2 * 3), quiet_nan);
   const index_t q_extents[] = {2, 4, 16}, q_strides[] = {21, 42, 1}, o_extents[] = {2, 4, 8}, o_strides[] = {13, 26, 1};
   const index_t l_extents[] = {2, 4}, l_strides[] = {3, 6};
   const View<float, 3> qv(q.data(), q_extents, q_strides), ov(o.data(), o_extents, o_strides);

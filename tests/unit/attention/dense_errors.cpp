@@ -27,21 +27,24 @@ TEST_CASE("Dense: arguments that do not fit are refused by name before anything 
   };
 
   // Parameters.
-  for (const float bad : {-1.0f, nan, infinity}) {
+  for (const float bad : {-1.0f, quiet_nan, infinity}) {
     refused("`scale`", [&] { attend(cpu, Dense{.scale = bad}, q, cache.view, out, lse); });
     refused("`soft_cap`", [&] { attend(cpu, Dense{.soft_cap = bad}, q, cache.view, out, lse); });
   }
   refused("`chunk`", [&] { attend(cpu, Dense{.chunk = -1}, q, cache.view, out, lse); });
 
   // Queries.
-  refused("`q`: expected a number of query heads that is a multiple of kv_heads = 2, got 5",
-          [&] { attend(cpu, Dense{}, Queries<float>{rows.slice(1, 0, 5), q.indptr}, cache.view, out, lse); });
+  refused("`q`: expected a number of query heads that is a multiple of kv_heads = 2, got 5", [&] {
+    attend(cpu, Dense{}, Queries<float>{rows.slice(1, 0, 5), q.indptr}, cache.view, out, lse);
+  });
   refused("`q`", [&] { attend(cpu, Dense{}, Queries<float>{rows.slice(1, 0, 0), q.indptr}, cache.view, out, lse); });
-  refused("`q`: expected 16, got 15",
-          [&] { attend(cpu, Dense{}, Queries<float>{rows.slice(2, 0, 15), q.indptr}, cache.view, out, lse); });
+  refused("`q`: expected 16, got 15", [&] {
+    attend(cpu, Dense{}, Queries<float>{rows.slice(2, 0, 15), q.indptr}, cache.view, out, lse);
+  });
   const index_t extents[] = {5, 6, 16}, strides[] = {96, 4, 2};
   refused("stride 1", [&] {
-    attend(cpu, Dense{}, Queries<float>{View<const float, 3>(p.q.data(), extents, strides), q.indptr}, cache.view, out, lse);
+    attend(cpu, Dense{}, Queries<float>{View<const float, 3>(p.q.data(), extents, strides), q.indptr}, cache.view, out,
+           lse);
   });
   refused("`q`: expected data", [&] {
     attend(cpu, Dense{}, Queries<float>{View<const float, 3>(nullptr, 5, 6, 16), q.indptr}, cache.view, out, lse);
@@ -58,13 +61,11 @@ TEST_CASE("Dense: arguments that do not fit are refused by name before anything 
 
   // Outputs.
   for (int dimension = 0; dimension < 3; ++dimension) {
-    refused("`out`", [&] {
-      attend(cpu, Dense{}, q, cache.view, out.slice(dimension, 0, out.extent(dimension) - 1), lse);
-    });
+    refused("`out`",
+            [&] { attend(cpu, Dense{}, q, cache.view, out.slice(dimension, 0, out.extent(dimension) - 1), lse); });
     if (dimension < 2) {
-      refused("`lse`", [&] {
-        attend(cpu, Dense{}, q, cache.view, out, lse.slice(dimension, 0, lse.extent(dimension) - 1));
-      });
+      refused("`lse`",
+              [&] { attend(cpu, Dense{}, q, cache.view, out, lse.slice(dimension, 0, lse.extent(dimension) - 1)); });
     }
   }
   refused("`out`: expected data", [&] { attend(cpu, Dense{}, q, cache.view, View<float, 3>(nullptr, 5, 6, 8), lse); });
@@ -75,8 +76,9 @@ TEST_CASE("Dense: arguments that do not fit are refused by name before anything 
   refused("`sinks`", [&] { attend(cpu, Dense{}, q, cache.view, out, lse, Causal{}, View<const float, 1>(sinks)); });
   const std::vector<std::uint8_t> bits(15 + 4);
   const std::vector<index_t> offsets{0, 15, 19};
-  refused("`bits`: expected at least 5 bytes for sequence 1, got 4",
-          [&] { attend(cpu, Dense{}, q, cache.view, out, lse, BitMask{bits, offsets}); });
+  refused("`bits`: expected at least 5 bytes for sequence 1, got 4", [&] {
+    attend(cpu, Dense{}, q, cache.view, out, lse, BitMask{bits, offsets});
+  });
   refused("`offsets`", [&] { attend(cpu, Dense{}, q, cache.view, out, lse, BitMask{bits}); });
 
   // The cache's own validation is asked.

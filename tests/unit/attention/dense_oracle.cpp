@@ -1,4 +1,5 @@
-// Dense against attention by definition in double, on every instruction set path: shapes, types, masks, soft cap, sinks.
+// Dense against attention by definition in double, on every instruction set path: shapes, types, masks, soft cap,
+// sinks.
 
 #include "catch_compat.hpp"
 #include "problem.hpp"
@@ -14,8 +15,8 @@ void compare(const Problem<T>& p, const char* what) {
   const DenseCache<T> cache(p);
   const Exact expected = exact(p);
   for (const Isa isa : paths()) {
-    INFO(what << " " << name(isa) << " " << name(dtype_of<T>) << " heads " << p.heads << " group " << p.group << " dims "
-              << p.key_dim << "/" << p.value_dim);
+    INFO(what << " " << name(isa) << " " << name(dtype_of<T>) << " heads " << p.heads << " group " << p.group
+              << " dims " << p.key_dim << "/" << p.value_dim);
     Cpu cpu;
     cpu.set_isa(isa);
     const Result r = run(cpu, p, cache.view);
@@ -25,8 +26,15 @@ void compare(const Problem<T>& p, const char* what) {
 }
 
 TEST_CASE("Dense: head dims from 1 to 576, keys and values apart") {
-  for (const auto& [key_dim, value_dim] :
-       {std::pair<index_t, index_t>{1, 1}, {1, 9}, {8, 8}, {17, 33}, {32, 32}, {64, 128}, {96, 96}, {128, 128}, {576, 512}})
+  for (const auto& [key_dim, value_dim] : {std::pair<index_t, index_t>{1, 1},
+                                           {1, 9},
+                                           {8, 8},
+                                           {17, 33},
+                                           {32, 32},
+                                           {64, 128},
+                                           {96, 96},
+                                           {128, 128},
+                                           {576, 512}})
     compare(Problem<float>(2, 3, key_dim, value_dim, {130}), "decode");
 }
 
@@ -122,7 +130,8 @@ TEST_CASE("Dense: BitMask, with rows that see nothing") {
   std::mt19937 random(3);
   for (index_t s = 0; s < 3; ++s) {
     offsets.push_back(offsets.back() + (p.queries[at(s)] * p.lengths[at(s)] + 7) / 8);
-    while (static_cast<index_t>(bits.size()) < offsets.back()) bits.push_back(static_cast<std::uint8_t>(random() & random()));
+    while (static_cast<index_t>(bits.size()) < offsets.back())
+      bits.push_back(static_cast<std::uint8_t>(random() & random()));
   }
   // The second sequence's queries 5 to 12 see nothing: 8 rows of 131 bits are 131 bytes, from bit 655 on.
   for (index_t bit = 5 * 131; bit < 13 * 131; ++bit)
@@ -134,8 +143,9 @@ TEST_CASE("Dense: BitMask, with rows that see nothing") {
 TEST_CASE("Dense: soft cap, scale and sinks") {
   const Problem<float> few(2, 2, 24, 16, {300, 5, 0}, {2, 1, 1}), many(1, 2, 24, 16, {130}, {70});
   const std::vector<float> sinks4{1.5f, -2.0f, -infinity, 6.0f}, sinks2{0.5f, 3.0f};
-  for (const Dense& a : {Dense{.soft_cap = 2.0f}, Dense{.soft_cap = 50.0f}, Dense{.scale = 0.7f, .soft_cap = 0.5f, .chunk = 64},
-                         Dense{.scale = 1e-3f}, Dense{.scale = 2.0f}}) {
+  for (const Dense& a :
+       {Dense{.soft_cap = 2.0f}, Dense{.soft_cap = 50.0f}, Dense{.scale = 0.7f, .soft_cap = 0.5f, .chunk = 64},
+        Dense{.scale = 1e-3f}, Dense{.scale = 2.0f}}) {
     INFO("scale " << a.scale << " cap " << a.soft_cap);
     compare_mask(few, Causal{}, a);
     compare_mask(few, Causal{}, a, sinks4);

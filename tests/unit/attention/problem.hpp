@@ -1,6 +1,6 @@
 #pragma once
-// A batch to attend over, and caches of every kind that hold it. Keys and values are logical rows first and are laid out
-// afterwards, so that two layouts hold the same numbers and what surrounds them can be poison.
+// A batch to attend over, and caches of every kind that hold it. Keys and values are logical rows first and are laid
+// out afterwards, so that two layouts hold the same numbers and what surrounds them can be poison.
 
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,7 @@ using decant::index_t;
 
 inline std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
 
-inline const float nan = std::numeric_limits<float>::quiet_NaN();
+inline const float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 inline const float infinity = std::numeric_limits<float>::infinity();
 
 inline std::vector<float> normal(index_t count, unsigned seed, float deviation = 1) {
@@ -49,7 +49,11 @@ struct Problem {
 
   Problem(index_t heads_, index_t group_, index_t key_dim_, index_t value_dim_, std::vector<index_t> lengths_,
           std::vector<index_t> queries_ = {}, unsigned seed = 1)
-      : heads(heads_), group(group_), key_dim(key_dim_), value_dim(value_dim_), lengths(std::move(lengths_)),
+      : heads(heads_),
+        group(group_),
+        key_dim(key_dim_),
+        value_dim(value_dim_),
+        lengths(std::move(lengths_)),
         queries(std::move(queries_)) {
     if (queries.empty()) queries.assign(lengths.size(), 1);
     indptr.push_back(0);
@@ -84,7 +88,7 @@ enum class Layout { hnd, nhd };
 /// What unused slots hold: NaN for everything that has one.
 template <class T>
 std::vector<T> poison(index_t count) {
-  return std::vector<T>(at(count), T(nan));
+  return std::vector<T>(at(count), T(quiet_nan));
 }
 
 template <class T>
@@ -203,8 +207,8 @@ struct Result {
 template <class T, class C, class M = decant::attention::Causal>
 Result run(decant::Cpu& cpu, const Problem<T>& p, const C& cache, const decant::attention::Dense& a = {},
            const M& mask = {}, const std::vector<float>& sinks = {}) {
-  Result r{std::vector<float>(at(p.total() * p.query_heads() * p.value_dim), nan),
-           std::vector<float>(at(p.total() * p.query_heads()), nan)};
+  Result r{std::vector<float>(at(p.total() * p.query_heads() * p.value_dim), quiet_nan),
+           std::vector<float>(at(p.total() * p.query_heads()), quiet_nan)};
   attend(cpu, a, p.views(), cache, decant::View<float, 3>(r.o.data(), p.total(), p.query_heads(), p.value_dim),
          decant::View<float, 2>(r.lse.data(), p.total(), p.query_heads()), mask,
          sinks.empty() ? decant::View<const float, 1>{} : decant::View<const float, 1>(sinks));

@@ -16,7 +16,9 @@ struct OwnedState {
 
   OwnedState(index_t q, index_t h, index_t d)
       : queries(q), heads(h), dim(d), o(at(q * h * d), 0.0f), lse(at(q * h), -infinity) {}
-  State<float> out() { return {View<float, 3>(o.data(), queries, heads, dim), View<float, 2>(lse.data(), queries, heads)}; }
+  State<float> out() {
+    return {View<float, 3>(o.data(), queries, heads, dim), View<float, 2>(lse.data(), queries, heads)};
+  }
   State<const float> view() const {
     return {View<const float, 3>(o.data(), queries, heads, dim), View<const float, 2>(lse.data(), queries, heads)};
   }
@@ -41,7 +43,8 @@ OwnedState merged(const OwnedState& a, const OwnedState& b) {
 }
 
 double distance(const OwnedState& a, const OwnedState& b) {
-  return std::max(oracle::relative_error(doubles(a.o), doubles(b.o)), oracle::relative_error(doubles(a.lse), doubles(b.lse)));
+  return std::max(oracle::relative_error(doubles(a.o), doubles(b.o)),
+                  oracle::relative_error(doubles(a.lse), doubles(b.lse)));
 }
 
 TEST_CASE("merge: (0, -inf) is the identity on both sides, bit by bit") {
@@ -59,7 +62,7 @@ TEST_CASE("merge: (0, -inf) is the identity on both sides, bit by bit") {
 TEST_CASE("merge: what an empty state holds in o is never read into a sum") {
   const OwnedState a = random_state(1);
   OwnedState empty(5, 3, 17);
-  for (float& x : empty.o) x = nan;
+  for (float& x : empty.o) x = quiet_nan;
   CHECK(merged(a, empty).same_bits(a));
 }
 
@@ -87,8 +90,8 @@ TEST_CASE("merge: NaN stays in its query and head") {
   const OwnedState a = random_state(1);
   OwnedState b = random_state(2);
   const OwnedState clean = merged(a, b);
-  b.lse[4] = nan;
-  b.o[9 * 17 + 2] = nan;
+  b.lse[4] = quiet_nan;
+  b.o[9 * 17 + 2] = quiet_nan;
   const OwnedState dirty = merged(a, b);
   CHECK(std::isnan(dirty.lse[4]));
   CHECK(std::isnan(dirty.o[4 * 17]));
@@ -142,7 +145,8 @@ TEST_CASE("merge: any partition of the keys gives attention over all of them, to
   Cpu cpu;
   const DenseCache<float> cache(whole);
   const Result expected = run(cpu, whole, cache.view, {}, attention::Full{});
-  for (const std::vector<index_t>& cuts : {std::vector<index_t>{0, 1, 517}, {0, 0, 64, 64, 100, 517, 517}, {0, 516, 517}}) {
+  for (const std::vector<index_t>& cuts :
+       {std::vector<index_t>{0, 1, 517}, {0, 0, 64, 64, 100, 517, 517}, {0, 516, 517}}) {
     std::vector<OwnedState> owned;
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
       kv::DenseKV<const float> part = cache.view;

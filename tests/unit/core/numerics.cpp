@@ -187,12 +187,14 @@ void check_cholesky(double bound) {
     const index_t pitch = n + 3;  // a padded row stride
     std::vector<Real> l(static_cast<std::size_t>(n * pitch), Real{99});
     for (std::size_t i = 0; i < size; ++i) {
-      for (std::size_t j = 0; j <= i; ++j) l[i * static_cast<std::size_t>(pitch) + j] = static_cast<Real>(a[i * size + j]);
+      for (std::size_t j = 0; j <= i; ++j)
+        l[i * static_cast<std::size_t>(pitch) + j] = static_cast<Real>(a[i * size + j]);
     }
     const View<Real, 2> factor(l.data(), {n, n}, {pitch, 1});
     REQUIRE(decant::cholesky(factor));
     std::vector<Real> b(size), x(size);
-    for (std::size_t i = 0; i < size; ++i) x[i] = b[i] = static_cast<Real>(rng.uniform(static_cast<std::uint32_t>(i), 999));
+    for (std::size_t i = 0; i < size; ++i)
+      x[i] = b[i] = static_cast<Real>(rng.uniform(static_cast<std::uint32_t>(i), 999));
     decant::solve_lower(factor, x);
     decant::solve_lower_transposed(factor, x);
     double worst = 0;

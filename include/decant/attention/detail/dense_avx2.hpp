@@ -20,8 +20,9 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp8_e5m2) {
   return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(x), 8));  // E5M2 is the upper half of binary16
 }
 DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp8_e4m3) {
-  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals included; only its NaN has another form.
-  const __m128i moved = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(x), 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
+  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals too; only its NaN has another form.
+  const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(x), 7);
+  const __m128i moved = _mm_and_si128(wide, _mm_set1_epi16(static_cast<short>(0xbf80)));
   const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(moved), _mm256_set1_ps(256.0f));
   const __m128i is_nan = _mm_cmpeq_epi8(_mm_and_si128(x, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f));
   return _mm256_blendv_ps(value, _mm256_set1_ps(NAN), _mm256_castsi256_ps(_mm256_cvtepi8_epi32(is_nan)));
@@ -89,11 +90,12 @@ DECANT_TARGET_AVX2 DECANT_INLINE void scores_rows_avx2(const float* q, index_t q
 
 template <class T>
 DECANT_TARGET_AVX2 void scores_avx2(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count,
-                                    index_t dim, float* s) {
+                                    index_t dim, float* s, const Ahead<T>& ahead) {
   for (index_t j = 0; j < count; j += 4) {
     const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
     const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
                               keys[j + 3 < end ? j + 3 : end]};
+    for (index_t k = j; k < j + 4; ++k) ahead.fetch(k);
     index_t r = 0;
     for (; r + 2 <= rows; r += 2)
       scores_rows_avx2<T, 2>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
@@ -152,7 +154,7 @@ DECANT_TARGET_AVX2 void widen_avx2(const T* const* rows, index_t count, index_t 
 template <class T, int R, int V>
 DECANT_TARGET_AVX2 DECANT_INLINE void values_tile_avx2(const float* p, const float* alpha, const T* const* values,
                                                        index_t count, index_t d, index_t lanes, float* o,
-                                                       index_t o_stride) {
+                                                       index_t o_stride, const Ahead<T>& ahead) {
   __m256 sum[R][V];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -161,9 +163,11 @@ DECANT_TARGET_AVX2 DECANT_INLINE void values_tile_avx2(const float* p, const flo
     for (int v = 0; v < V; ++v) sum[r][v] = _mm256_mul_ps(_mm256_loadu_ps(o + r * o_stride + d + 8 * v), a);
   }
   for (index_t j = 0; j < count; ++j) {
+    ahead.fetch(j);
     __m256 value[V];
     DECANT_UNROLL
-    for (int v = 0; v < V; ++v) value[v] = v + 1 < V ? load8(values[j] + d + 8 * v) : load8(values[j] + d + 8 * v, lanes);
+    for (int v = 0; v < V; ++v)
+      value[v] = v + 1 < V ? load8(values[j] + d + 8 * v) : load8(values[j] + d + 8 * v, lanes);
     DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const __m256 weight = _mm256_set1_ps(p[r * dense_block + j]);
@@ -180,30 +184,37 @@ DECANT_TARGET_AVX2 DECANT_INLINE void values_tile_avx2(const float* p, const flo
 
 template <class T, int R>
 DECANT_TARGET_AVX2 void values_rows_avx2(const float* p, const float* alpha, const T* const* values, index_t count,
-                                         index_t dim, float* o, index_t o_stride) {
+                                         index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
   index_t d = 0;
-  for (; d + 16 <= dim; d += 16) values_tile_avx2<T, R, 2>(p, alpha, values, count, d, 8, o, o_stride);
+  for (; d + 16 <= dim; d += 16) {
+    values_tile_avx2<T, R, 2>(p, alpha, values, count, d, 8, o, o_stride, ahead);
+    ahead.count = 0;  // once is enough
+  }
   const index_t left = dim - d;
-  if (left > 8) values_tile_avx2<T, R, 2>(p, alpha, values, count, d, left - 8, o, o_stride);
-  else if (left > 0) values_tile_avx2<T, R, 1>(p, alpha, values, count, d, left, o, o_stride);
+  if (left > 8) values_tile_avx2<T, R, 2>(p, alpha, values, count, d, left - 8, o, o_stride, ahead);
+  else if (left > 0) values_tile_avx2<T, R, 1>(p, alpha, values, count, d, left, o, o_stride, ahead);
 }
 
 template <class T>
 DECANT_TARGET_AVX2 void values_avx2(const float* p, const float* alpha, index_t rows, const T* const* values,
-                                    index_t count, index_t dim, float* o, index_t o_stride) {
+                                    index_t count, index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
   index_t r = 0;
-  for (; r + 6 <= rows; r += 6)
-    values_rows_avx2<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+  for (; r + 6 <= rows; r += 6) {
+    values_rows_avx2<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
+    ahead.count = 0;
+  }
   if (r + 4 <= rows) {
-    values_rows_avx2<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    values_rows_avx2<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
     r += 4;
+    ahead.count = 0;
   }
   if (r + 2 <= rows) {
-    values_rows_avx2<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    values_rows_avx2<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
     r += 2;
+    ahead.count = 0;
   }
   if (r < rows)
-    values_rows_avx2<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    values_rows_avx2<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
 }
 
 template <int R>

@@ -28,7 +28,7 @@ DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m128i x, fp8_e5m2) {
   return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8));  // E5M2 is the upper half of binary16
 }
 DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m128i x, fp8_e4m3) {
-  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals included; only its NaN has another form.
+  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals too; only its NaN has another form.
   const __m256i wide = _mm256_cvtepi8_epi16(x);
   const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
   const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(moved), _mm512_set1_ps(256.0f));
@@ -111,11 +111,12 @@ DECANT_TARGET_AVX512 DECANT_INLINE void scores_rows_avx512(const float* q, index
 
 template <class T>
 DECANT_TARGET_AVX512 void scores_avx512(const float* q, index_t q_stride, index_t rows, const T* const* keys,
-                                        index_t count, index_t dim, float* s) {
+                                        index_t count, index_t dim, float* s, const Ahead<T>& ahead) {
   for (index_t j = 0; j < count; j += 4) {
     const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
     const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
                               keys[j + 3 < end ? j + 3 : end]};
+    for (index_t k = j; k < j + 4; ++k) ahead.fetch(k);
     index_t r = 0;
     for (; r + 4 <= rows; r += 4)
       scores_rows_avx512<T, 4>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
@@ -193,7 +194,7 @@ DECANT_TARGET_AVX512 void widen_avx512(const T* const* rows, index_t count, inde
 template <class T, int R, int V>
 DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const float* alpha, const T* const* values,
                                                            index_t count, index_t d, __mmask16 mask, float* o,
-                                                           index_t o_stride) {
+                                                           index_t o_stride, const Ahead<T>& ahead) {
   __m512 sum[R][V];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -202,6 +203,7 @@ DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const
     for (int v = 0; v < V; ++v) sum[r][v] = _mm512_mul_ps(_mm512_loadu_ps(o + r * o_stride + d + 16 * v), a);
   }
   for (index_t j = 0; j < count; ++j) {
+    ahead.fetch(j);
     __m512 value[V];
     DECANT_UNROLL
     for (int v = 0; v < V; ++v)
@@ -222,33 +224,40 @@ DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const
 
 template <class T, int R>
 DECANT_TARGET_AVX512 void values_rows_avx512(const float* p, const float* alpha, const T* const* values, index_t count,
-                                             index_t dim, float* o, index_t o_stride) {
+                                             index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
   index_t d = 0;
-  for (; d + 64 <= dim; d += 64) values_tile_avx512<T, R, 4>(p, alpha, values, count, d, 0xffff, o, o_stride);
+  for (; d + 64 <= dim; d += 64) {
+    values_tile_avx512<T, R, 4>(p, alpha, values, count, d, 0xffff, o, o_stride, ahead);
+    ahead.count = 0;  // once is enough
+  }
   const index_t left = dim - d;
   const __mmask16 tail = first_lanes((left - 1) % 16 + 1);
-  if (left > 48) values_tile_avx512<T, R, 4>(p, alpha, values, count, d, tail, o, o_stride);
-  else if (left > 32) values_tile_avx512<T, R, 3>(p, alpha, values, count, d, tail, o, o_stride);
-  else if (left > 16) values_tile_avx512<T, R, 2>(p, alpha, values, count, d, tail, o, o_stride);
-  else if (left > 0) values_tile_avx512<T, R, 1>(p, alpha, values, count, d, tail, o, o_stride);
+  if (left > 48) values_tile_avx512<T, R, 4>(p, alpha, values, count, d, tail, o, o_stride, ahead);
+  else if (left > 32) values_tile_avx512<T, R, 3>(p, alpha, values, count, d, tail, o, o_stride, ahead);
+  else if (left > 16) values_tile_avx512<T, R, 2>(p, alpha, values, count, d, tail, o, o_stride, ahead);
+  else if (left > 0) values_tile_avx512<T, R, 1>(p, alpha, values, count, d, tail, o, o_stride, ahead);
 }
 
 template <class T>
 DECANT_TARGET_AVX512 void values_avx512(const float* p, const float* alpha, index_t rows, const T* const* values,
-                                        index_t count, index_t dim, float* o, index_t o_stride) {
+                                        index_t count, index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
   index_t r = 0;
-  for (; r + 6 <= rows; r += 6)
-    values_rows_avx512<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+  for (; r + 6 <= rows; r += 6) {
+    values_rows_avx512<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
+    ahead.count = 0;
+  }
   if (r + 4 <= rows) {
-    values_rows_avx512<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    values_rows_avx512<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
     r += 4;
+    ahead.count = 0;
   }
   if (r + 2 <= rows) {
-    values_rows_avx512<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    values_rows_avx512<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
     r += 2;
+    ahead.count = 0;
   }
   if (r < rows)
-    values_rows_avx512<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride);
+    values_rows_avx512<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
 }
 
 template <int R>

@@ -1,7 +1,7 @@
-// decant: the kernels of dense attention in plain C++, and the table through which a path is chosen. A kernel works on a
-// block of at most 64 keys given by row pointers, so it does not know how a cache is laid out. Whatever the path, an
-// element of a result is formed in one order that depends neither on how many rows are worked on at once nor on where in
-// a register a key stands.
+// decant: the kernels of dense attention in plain C++, and the table through which a path is chosen. A kernel works on
+// a block of at most 64 keys given by row pointers, so it does not know how a cache is laid out. Whatever the path, an
+// element of a result is formed in one order that depends neither on how many rows are worked on at once nor on where
+// in a register a key stands.
 #ifndef DECANT_ATTENTION_DETAIL_DENSE_PORTABLE_HPP
 #define DECANT_ATTENTION_DETAIL_DENSE_PORTABLE_HPP
 
@@ -39,19 +39,36 @@ struct SoftmaxBlock {
   float* alpha;    // [rows] out: what the accumulated output must be multiplied with
 };
 
+/// Rows that will be read soon: kernels ask the memory for them while they work on others. May be empty.
+template <class T>
+struct Ahead {
+  const T* const* rows = nullptr;
+  index_t count = 0;
+  index_t bytes = 0;  // of a row
+
+  /// Row j.
+  DECANT_INLINE void fetch([[maybe_unused]] index_t j) const {
+#if defined(__GNUC__) || defined(__clang__)
+    if (j >= count) return;
+    const char* row = reinterpret_cast<const char*>(rows[j]);
+    for (index_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);  // into L2: a block would fill L1
+#endif
+  }
+};
+
 /// One path's kernels over rows of T.
 template <class T>
 struct DenseKernels {
   /// s[r][j] = q[r] . keys[j] for j < count. q is zero-padded to a multiple of 16.
   void (*scores)(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count, index_t dim,
-                 float* s);
+                 float* s, const Ahead<T>& ahead);
   /// Transposes keys to packed[dim][dense_block]; columns from count on are 0.
   void (*pack)(const T* const* keys, index_t count, index_t dim, float* packed);
   /// Rows to floats: out[j][stride].
   void (*widen)(const T* const* rows, index_t count, index_t dim, float* out, index_t stride);
   /// o[r] = o[r] * alpha[r] + sum over j < count, ascending, of p[r][j] * values[j].
   void (*values)(const float* p, const float* alpha, index_t rows, const T* const* values, index_t count, index_t dim,
-                 float* o, index_t o_stride);
+                 float* o, index_t o_stride, Ahead<T> ahead);
 };
 
 /// The kernels over floats only.
@@ -131,7 +148,7 @@ inline void softmax_portable(const SoftmaxBlock& b) {
 
 template <class T>
 void scores_portable(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count, index_t dim,
-                     float* s) {
+                     float* s, const Ahead<T>&) {
   const index_t whole = dim / 16 * 16;
   for (index_t j = 0; j < count; ++j) {
     const T* key = keys[j];
@@ -162,7 +179,7 @@ void widen_portable(const T* const* rows, index_t count, index_t dim, float* out
 
 template <class T>
 void values_portable(const float* p, const float* alpha, index_t rows, const T* const* values, index_t count,
-                     index_t dim, float* o, index_t o_stride) {
+                     index_t dim, float* o, index_t o_stride, Ahead<T>) {
   for (index_t r = 0; r < rows; ++r) {
     float* out = o + r * o_stride;
     for (index_t d = 0; d < dim; ++d) out[d] *= alpha[r];

@@ -190,44 +190,54 @@ class DenseTileWorker {
         full = full && w.bits[i] == all;
       }
       if (any == 0) continue;
-      run_block(tile, first, count, full, w, state);
+      run_block(tile, first, count, end, full, w, state);
     }
   }
 
  private:
-  void run_block(const DenseTile& tile, index_t first, index_t count, bool full, const DenseScratch& w,
+  void run_block(const DenseTile& tile, index_t first, index_t count, index_t end, bool full, const DenseScratch& w,
                  const DenseRows& state) const {
     const index_t rows = tile.queries * x_.group;
     const Row* keys[dense_block];
+    const Row* values[dense_block];
+    const Row* next[dense_block];
     gather_keys(tile, first, count, w.keys, keys);
+    gather_values(tile, first, count, w.values, values);
+    // Memory is asked for the values during the scores and for the next block's keys during the sum.
+    Ahead<Row> later_values, later_keys;
+    if constexpr (kv::PlainCacheView<C>) {
+      later_values = {values, count, x_.value_dim * index_t{sizeof(Row)}};
+      const index_t from = first + count;
+      const index_t more = end - from < dense_block ? end - from : dense_block;
+      gather_keys(tile, from, more, w.keys, next);
+      later_keys = {next, more, x_.key_dim * index_t{sizeof(Row)}};
+    }
     if (tile.wide) {
       kernels_.pack(keys, count, x_.key_dim, w.packed);
       shared_.scores_packed(w.q, x_.q_stride, rows, w.packed, x_.key_dim, w.s);
     } else {
-      kernels_.scores(w.q, x_.q_stride, rows, keys, count, x_.key_dim, w.s);
+      kernels_.scores(w.q, x_.q_stride, rows, keys, count, x_.key_dim, w.s, later_values);
     }
     shared_.softmax({w.s, w.bits, rows, x_.group, x_.scale, x_.soft_cap, state.m, state.l, w.alpha});
 
-    const Row* values[dense_block];
-    gather_values(tile, first, count, w.values, values);
     if constexpr (!std::is_same_v<Row, float>) {
       if (tile.wide) {
         const float* wide[dense_block];
         kernels_.widen(values, count, x_.value_dim, w.values, x_.o_stride);
         for (index_t j = 0; j < count; ++j) wide[j] = w.values + j * x_.o_stride;
-        add_values(floats_, tile, wide, count, full, w, state);
+        add_values(floats_, tile, wide, count, full, w, state, {});
         return;
       }
     }
-    add_values(kernels_, tile, values, count, full, w, state);
+    add_values(kernels_, tile, values, count, full, w, state, later_keys);
   }
 
   /// o += P V. A value that a query may not see is never touched for it: 0 times NaN would be NaN.
   template <class T>
   void add_values(const DenseKernels<T>& kernels, const DenseTile& tile, const T* const* values, index_t count,
-                  bool full, const DenseScratch& w, const DenseRows& state) const {
+                  bool full, const DenseScratch& w, const DenseRows& state, Ahead<T> ahead) const {
     if (full) {
-      kernels.values(w.s, w.alpha, tile.queries * x_.group, values, count, x_.value_dim, state.o, x_.o_stride);
+      kernels.values(w.s, w.alpha, tile.queries * x_.group, values, count, x_.value_dim, state.o, x_.o_stride, ahead);
       return;
     }
     for (index_t i = 0; i < tile.queries; ++i) {
@@ -250,7 +260,8 @@ class DenseTileWorker {
         p = w.compact;
         from = picked;
       }
-      kernels.values(p, w.alpha + row, x_.group, from, seen, x_.value_dim, state.o + row * x_.o_stride, x_.o_stride);
+      float* o = state.o + row * x_.o_stride;
+      kernels.values(p, w.alpha + row, x_.group, from, seen, x_.value_dim, o, x_.o_stride, {});
     }
   }
 

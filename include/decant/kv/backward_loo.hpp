@@ -1,0 +1,197 @@
+// decant: BackwardLOO, the quality ceiling for short sequences [ours]: starting from all tokens, evict the one whose loss
+// changes the attention outputs of the last queries least, renormalise, and repeat. Removing token j moves an output by
+// exactly a_j / (1 - a_j) (o - v_j). Greedy and exact at each step, in double; at most 4096 tokens.
+#ifndef DECANT_KV_BACKWARD_LOO_HPP
+#define DECANT_KV_BACKWARD_LOO_HPP
+
+#include <cmath>
+
+#include "eviction.hpp"
+#include "window_attention.hpp"
+
+namespace decant::kv {
+
+/// window: how many queries look; their tokens are protected. Reads x.queries. As a scorer: the squared change of the
+/// outputs when the token alone is evicted.
+struct BackwardLOO {
+  static constexpr index_t max_tokens = 4096;
+  index_t window = 32;
+  bool operator==(const BackwardLOO&) const = default;
+};
+
+inline void validate(const BackwardLOO& p) { require(p.window >= 1, "kv::BackwardLOO", "window", "at least 1", p.window); }
+
+namespace detail {
+
+/// Attention of the group's queries over one head's remaining tokens, and what each token's eviction would cost.
+struct LooHead {
+  index_t n;
+  index_t dim;
+  index_t rows;       // queries times heads of the group
+  double* values;     // [n][dim]
+  double* squares;    // [n] |v|^2
+  double* weights;    // [rows][n]
+  double* products;   // [rows][n] o_q . v_j
+  double* outputs;    // [rows] |o_q|^2
+  double* with_gone;  // [n] v_gone . v_j
+
+  static LooHead take(Cpu& cpu, index_t n, index_t dim, index_t rows) {
+    Workspace& w = cpu.workspace();
+    return {n,
+            dim,
+            rows,
+            w.take<double>(n * dim),
+            w.take<double>(n),
+            w.take<double>(rows * n),
+            w.take<double>(rows * n),
+            w.take<double>(rows),
+            w.take<double>(n)};
+  }
+
+  static double dot(const double* a, const double* b, index_t n) {
+    double sum = 0;
+    for (index_t i = 0; i < n; ++i) sum += a[i] * b[i];
+    return sum;
+  }
+
+  /// Softmax of every query, then the outputs. row: scratch [the wider dim]; output: scratch [dim].
+  template <class X>
+  void prepare(const X& x, index_t head, index_t window, float* row, double* output) const {
+    const index_t key_dim = x.cache.key_dim();
+    const index_t group = rows / window;
+    for (index_t t = 0; t < n; ++t) {
+      load_row(x.cache.value(x.sequence, head, t), dim, row);
+      for (index_t d = 0; d < dim; ++d) values[t * dim + d] = static_cast<double>(row[d]);
+      squares[t] = dot(values + t * dim, values + t * dim, dim);
+      load_row(x.cache.key(x.sequence, head, t), key_dim, row);
+      for (index_t r = 0; r < rows; ++r) {
+        const index_t i = r / group;
+        const index_t column = x.queries.extent(1) - window + i;
+        double product = 0;
+        for (index_t d = 0; d < key_dim; ++d) {
+          product += static_cast<double>(static_cast<float>(x.queries(head * group + r % group, column, d))) *
+                     static_cast<double>(row[d]);
+        }
+        weights[r * n + t] = t <= n - window + i ? product / std::sqrt(static_cast<double>(key_dim))
+                                                 : -__builtin_huge_val();
+      }
+    }
+    for (index_t r = 0; r < rows; ++r) {
+      double* const a = weights + r * n;
+      double top = a[0];
+      for (index_t t = 1; t < n; ++t) top = a[t] > top ? a[t] : top;
+      double total = 0;
+      for (index_t t = 0; t < n; ++t) total += a[t] = std::exp(a[t] - top);
+      for (index_t d = 0; d < dim; ++d) output[d] = 0;
+      for (index_t t = 0; t < n; ++t) {
+        a[t] /= total;
+        for (index_t d = 0; d < dim; ++d) output[d] += a[t] * values[t * dim + d];
+      }
+      outputs[r] = dot(output, output, dim);
+      for (index_t t = 0; t < n; ++t) products[r * n + t] = dot(output, values + t * dim, dim);
+    }
+  }
+
+  /// The sum over queries of |o without t - o|^2; +inf when a query would see nothing. NaN stays NaN.
+  double cost(index_t t) const {
+    double sum = 0;
+    for (index_t r = 0; r < rows; ++r) {
+      const double a = weights[r * n + t];
+      const double ratio = a < 1 ? a / (1 - a) : a == 1 ? __builtin_huge_val() : a;
+      const double distance = outputs[r] - 2 * products[r * n + t] + squares[t];
+      sum += a == 0 ? 0.0 : ratio * ratio * (distance > 0 ? distance : distance == distance ? 0.0 : distance);
+    }
+    return sum;
+  }
+
+  /// Takes token `gone` out and renormalises.
+  void evict(index_t gone) const {
+    for (index_t t = 0; t < n; ++t) with_gone[t] = dot(values + gone * dim, values + t * dim, dim);
+    for (index_t r = 0; r < rows; ++r) {
+      double* const a = weights + r * n;
+      double* const p = products + r * n;
+      if (a[gone] >= 1) continue;  // the query's last token: it has no output any more
+      const double f = a[gone] / (1 - a[gone]);
+      const double scale = 1 / (1 - a[gone]);
+      outputs[r] = (1 + f) * (1 + f) * outputs[r] - 2 * f * (1 + f) * p[gone] + f * f * squares[gone];
+      for (index_t t = 0; t < n; ++t) {
+        p[t] += f * (p[t] - with_gone[t]);
+        a[t] *= scale;
+      }
+      a[gone] = 0;
+    }
+  }
+};
+
+template <class X, class Body>
+void each_loo_head(Cpu& cpu, const BackwardLOO& p, const X& x, Body body) {
+  const index_t longest = x.max_length();
+  require(longest <= BackwardLOO::max_tokens, "kv::BackwardLOO", "x",
+          [] { return "at most " + std::to_string(BackwardLOO::max_tokens) + " tokens"; }, longest);
+  if (longest == 0) return;
+  require_queries(x, p.window < longest ? p.window : longest, "kv::BackwardLOO");
+  const index_t dim = x.cache.value_dim();
+  const index_t key_dim = x.cache.key_dim();
+  const index_t group = x.queries.extent(0) / x.kv_heads();
+  for (index_t h = 0; h < x.kv_heads(); ++h) {
+    const index_t n = x.length(h);
+    if (n == 0) continue;
+    Workspace::Scope scope(cpu.workspace());
+    const index_t window = p.window < n ? p.window : n;
+    const LooHead head = LooHead::take(cpu, n, dim, window * group);
+    head.prepare(x, h, window, cpu.workspace().template take<float>(dim > key_dim ? dim : key_dim),
+                 cpu.workspace().template take<double>(dim));
+    body(h, head);
+  }
+}
+
+}  // namespace detail
+
+/// O(query_heads * window * n * key_dim).
+template <class X>
+void score(Cpu& cpu, const BackwardLOO& p, const X& x, View<float, 2> scores) {
+  validate(p);
+  detail::each_loo_head(cpu, p, x, [&](index_t h, const detail::LooHead& head) {
+    for (index_t t = 0; t < head.n; ++t) scores(h, t) = static_cast<float>(head.cost(t));
+  });
+}
+
+/// The selector: ignores the scores that came. O(kv_heads * n * evicted * (window * group + value_dim)).
+template <class X>
+void choose(Cpu& cpu, const BackwardLOO& p, const X& x, const ScoredLayer& layer, View<const std::int32_t, 1> counts,
+            KeptView kept) {
+  validate(p);
+  detail::each_loo_head(cpu, p, x, [&](index_t h, const detail::LooHead& head) {
+    std::uint8_t* const gone = cpu.workspace().template take<std::uint8_t>(head.n);
+    for (index_t t = 0; t < head.n; ++t) gone[t] = 0;
+    for (index_t left = head.n; left > counts[h]; --left) {
+      index_t best = -1;
+      double lowest = 0;
+      for (index_t t = head.n - 1; t >= 0; --t) {  // of equal ones the last: ties are kept from the front
+        if (gone[t] || layer.keep(h, t)) continue;
+        const double cost = head.cost(t);
+        if (best < 0 || cost < lowest) {
+          best = t;
+          lowest = cost;
+        }
+      }
+      gone[best] = 1;
+      head.evict(best);
+    }
+    index_t at = 0;
+    for (index_t t = 0; t < head.n; ++t) {
+      if (!gone[t]) kept.indices(h, at++) = static_cast<std::int32_t>(t);
+    }
+  });
+  for (index_t h = 0; h < layer.kv_heads(); ++h) kept.counts[h] = counts[h];
+}
+
+constexpr auto stages(const BackwardLOO& p) {
+  return Eviction{p, NoSmoothing{}, SinkRecent{.sinks = 0, .recent = p.window}, NoNormalisation{}, Uniform{}, p};
+}
+
+static_assert(KVEvictionPolicy<BackwardLOO, Cpu>);
+
+}  // namespace decant::kv
+
+#endif
