@@ -143,7 +143,7 @@ void write_tile(const DenseShape& x, const DenseTile& tile, const DenseRows& sta
 /// A query that sees no key gets o = 0 and lse = -inf. NaN and +inf logits give NaN, in that query and head only; what
 /// unused slots and unseen keys hold never matters. Results depend on cpu.isa(), within Dense::error_bound, and not on
 /// threads, pages, strides or the rest of the batch; a sequence's queries differ in last bits between a call of few
-/// (queries * group < 8) and of many.
+/// (queries * group < 24) and of many.
 /// Errors: ArgumentError on unequal shapes and whatever validate(cache) raises, before anything is written.
 /// O(total * query_heads * length * (key_dim + value_dim)); each row of K and V is read once per 64 rows of queries.
 template <Storage Q, kv::CacheView C, Storage O, Mask M = Causal>

@@ -10,7 +10,7 @@
 #include "simd.hpp"
 
 #if DECANT_X86
-#include <immintrin.h>
+#include "detail/intrinsics.hpp"
 #endif
 
 namespace decant {

@@ -220,7 +220,7 @@ inline void top_k_each_row(Cpu& cpu, View<const float, 2> scores, View<const std
   });
   for (index_t r = 0; r < rows; ++r) {
     detail::require_count(counts[r], kept[r], lengths[r], where, "counts");
-    require(counts[r] <= out.extent(1), where, "out", 
+    require(counts[r] <= out.extent(1), where, "out",
             [&] { return "room for " + std::to_string(counts[r]) + " indices in a row"; }, out.extent(1));
   }
   const index_t parts = cpu.parts(rows, 1);

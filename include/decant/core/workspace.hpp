@@ -154,8 +154,9 @@ class Workspace {
 
   void rewind(Block* head, std::size_t head_used, std::size_t used) {
     used_ = used;
-    if (used == 0 && head_ && head_->previous) {
-      // The outermost scope ends: fold the blocks into one that holds all of the high water.
+    if (used == 0 && head_ && (head_->previous || head_->bytes < high_water_)) {
+      // The outermost scope ends: fold the blocks, those that inner scopes gave back included, into one that holds all
+      // of the high water.
       free_blocks();
       add_block(high_water_);  // if the allocator fails now, the next take() tries again and reports it
       return;

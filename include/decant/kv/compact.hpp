@@ -225,7 +225,7 @@ index_t compact(Cpu& cpu, const PagedKV<T>& cache, KeptView kept, index_t sequen
   const index_t count = detail::equal_count(kept, where);
   const index_t used = cache.indptr[sequence + 1] - cache.indptr[sequence];
   const index_t wanted = (count + cache.page_size() - 1) / cache.page_size();
-  require(freed.extent(0) >= used - wanted, where, "freed", 
+  require(freed.extent(0) >= used - wanted, where, "freed",
           [&] { return "room for " + std::to_string(used - wanted) + " pages"; }, freed.extent(0));
   detail::require_unshared(cpu, cache, sequence, where);
   detail::move_all_rows(cpu, cache, kept, sequence);

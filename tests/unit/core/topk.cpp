@@ -131,13 +131,15 @@ TEST_CASE("top_k is the stable sort's choice for every size, k and kind of data"
 }
 
 TEST_CASE("top_k does not depend on the number of threads") {
-  const auto elements = elements_of(200003, 0, true);
-  const index_t k = kept_of(elements) + 12345;
-  decant::Cpu serial;
-  const auto expected = run_top_k(serial, elements, k, true);
-  for (const int threads : {2, 3, 7}) {
-    decant::Cpu cpu(reversed_threads(threads));
-    REQUIRE(run_top_k(cpu, elements, k, true) == expected);
+  for (int kind = 0; kind < 5; ++kind) {
+    const auto elements = elements_of(200003, kind, true);
+    const index_t k = kept_of(elements) + 12345;
+    decant::Cpu serial;
+    const auto expected = run_top_k(serial, elements, k, true);
+    for (const int threads : {2, 3, 7}) {
+      decant::Cpu cpu(reversed_threads(threads));
+      REQUIRE(run_top_k(cpu, elements, k, true) == expected);
+    }
   }
 }
 

@@ -86,6 +86,24 @@ TEST_CASE("the second identical call allocates nothing") {
   }
 }
 
+TEST_CASE("what only an inner scope grew is kept for the second call, too") {
+  Counter counter;
+  Workspace w(counter.allocator());
+  const auto nested = [&] {
+    Workspace::Scope scope(w);
+    w.take<char>(10);
+    for (const index_t bytes : {100000, 1000000}) {
+      Workspace::Scope inner(w);
+      w.take<char>(bytes);
+    }
+  };
+  nested();
+  const int first = counter.allocations;
+  nested();
+  REQUIRE(counter.allocations == first);
+  REQUIRE(counter.live == 1);
+}
+
 TEST_CASE("reserve(high_water()) makes even the first call free of allocations") {
   Workspace measured;
   call(measured, 777);

@@ -1,7 +1,7 @@
 // The forward pass against its definition in double, from every kind of checkpoint.
 #include "llama.hpp"
 
-#include <decant/kv/full.hpp>
+#include <decant/kv/snapkv.hpp>
 #include <decant/stack.hpp>
 
 #include "catch_compat.hpp"
@@ -121,6 +121,19 @@ TEST_CASE("llama: a tensor that is missing or has another shape is named", "[lla
   }
 }
 
+TEST_CASE("llama: a prefill that throws leaves nothing that could be decoded", "[llama]") {
+  const TemporaryFolder folder;
+  write_model(folder, {});
+  const Loaded model(folder);
+  decant::Cpu cpu;
+  using Evicting = decant::Stack<decant::kv::FullVisibility, decant::kv::SnapKV>;
+  Evicting stack;
+  stack.budget = decant::kv::Budget::tokens(1);  // less than SnapKV protects
+  runtime::Llama<Evicting, runtime::DenseCache<float>> llama(cpu, model.config, model.weights, stack);
+  CHECK_THAT(error_of<ArgumentError>([&] { llama.prefill(random_prompt(100), 5); }), catch_compat::contains("protected"));
+  CHECK_THAT(error_of<ArgumentError>([&] { llama.decode({1}); }), catch_compat::contains("a prompt first"));
+}
+
 TEST_CASE("llama: wrong calls are refused", "[llama]") {
   const TemporaryFolder folder;
   write_model(folder, {});
@@ -138,6 +151,10 @@ TEST_CASE("llama: wrong calls are refused", "[llama]") {
   CHECK_THAT(refused([&] { llama.decode({300}); }), catch_compat::contains("got 300"));
   llama.decode({1, 2});
   CHECK_THAT(refused([&] { llama.decode({3}); }), catch_compat::contains("tokens that are free"));
+  llama.prefill(random_prompt(512), 0);
+  CHECK_THAT(refused([&] { llama.decode({3}); }), catch_compat::contains("context of 512 tokens in all, got 513"));
+  CHECK_THAT(refused([&] { llama.evict(decant::kv::Full{}, decant::kv::Budget::keep(1)); }),
+             catch_compat::contains("left for later"));
 }
 
 }  // namespace

@@ -7,12 +7,7 @@
 
 #if DECANT_X86
 
-#include <immintrin.h>
-
-#if !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, of its own _mm512_undefined_ps
-#endif
+#include "../../core/detail/intrinsics.hpp"
 
 namespace decant::attention::detail {
 
@@ -242,13 +237,12 @@ template <class T>
 DECANT_TARGET_AVX512 void values_avx512(const float* p, const float* alpha, index_t rows, const T* const* values,
                                         index_t count, index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
   index_t r = 0;
-  for (; r + 6 <= rows; r += 6) {
+  for (; r + 6 <= rows && r + 8 != rows; r += 6) {  // 8 are better as 4 and 4
     values_rows_avx512<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
     ahead.count = 0;
   }
-  if (r + 4 <= rows) {
+  for (; r + 4 <= rows; r += 4) {
     values_rows_avx512<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    r += 4;
     ahead.count = 0;
   }
   if (r + 2 <= rows) {
@@ -387,10 +381,6 @@ inline constexpr DenseKernels<T> dense_avx512{scores_avx512<T>, pack_avx512<T>, 
 inline constexpr DenseFloatKernels dense_float_avx512{scores_packed_avx512, softmax_avx512};
 
 }  // namespace decant::attention::detail
-
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
 
 #endif
 

@@ -18,7 +18,7 @@
 namespace decant::attention::detail {
 
 /// From this many rows (queries times group) on, a block's keys are transposed for a kernel tiled over rows and keys.
-inline constexpr index_t dense_wide_rows = 8;
+inline constexpr index_t dense_wide_rows = 24;
 /// Rows that a tile aims for.
 inline constexpr index_t dense_tile_rows = 64;
 

@@ -7,7 +7,7 @@
 #include "../error.hpp"
 
 #if DECANT_X86
-#include <immintrin.h>
+#include "intrinsics.hpp"
 
 namespace decant::detail {
 

@@ -5,7 +5,7 @@
 #include "product_portable.hpp"
 
 #if DECANT_X86
-#include <immintrin.h>
+#include "../../core/detail/intrinsics.hpp"
 
 namespace decant::kv::detail {
 

@@ -6,17 +6,10 @@
 
 #include <type_traits>
 
+#include "../../core/detail/intrinsics.hpp"
 #include "../../core/dtype.hpp"
 #include "../../core/simd.hpp"
 
-#if DECANT_X86
-#include <immintrin.h>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12, of its own _mm512_undefined_ps
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#endif
 
 namespace decant::quant::detail {
 
@@ -108,10 +101,6 @@ DECANT_TARGET_AVX2 void dot_tile_avx2(const T* w, index_t w_stride, const float*
 
 template <class T>
 inline constexpr bool has_vector_load = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, fp16>;
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
 
 #endif
 

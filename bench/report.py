@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Turns benchmark rows into one JSON array and, on request, a page with tables and plots.
+
+    report.py [--json FILE] [--report FILE.md] ROWS.jsonl...
+
+The plots go to the folder plots/ beside the page. Standard library only.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import re
+import subprocess
+from collections import defaultdict
+from html import escape
+from pathlib import Path
+
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b"]
+
+
+def figure(value):
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def shape_of(row):
+    return dict(part.split("=", 1) for part in row["shape"].split(",") if "=" in part)
+
+
+def peer_value(row, ratio):
+    """A peer's own figure: a row holds ours divided by the peer's, above 1 where ours is better."""
+    return row["value"] * ratio if row["unit"] in ("us", "ms", "s") else row["value"] / ratio
+
+
+def size_key(rows):
+    """The shape key that the plot's x axis shows: the first numeric one that varies."""
+    shapes = [shape_of(row) for row in rows]
+    for key in shapes[0]:
+        values = {shape.get(key) for shape in shapes}
+        if len(values) > 1 and all(v and re.fullmatch(r"[\d.]+", v) for v in values):
+            return key
+    return None
+
+
+def series_of(rows, key):
+    """Name of each line -> its points; peers are lines of their own."""
+    several = lambda field: len({row[field] for row in rows}) > 1
+    lines = defaultdict(list)
+    for row in rows:
+        shape = shape_of(row)
+        rest = ",".join(f"{k}={v}" for k, v in shape.items() if k != key and len({shape_of(r).get(k) for r in rows}) > 1)
+        name = " ".join([row["policy"]] + [row[f] for f in ("context", "isa") if several(f)] + ([rest] if rest else []))
+        x = float(shape[key])
+        lines[name, False].append((x, row["value"]))
+        if row["ratio_to_limit"]:
+            lines[row["limit"] + (" " + rest if rest else ""), True].append((x, peer_value(row, row["ratio_to_limit"])))
+        for peer, ratio in row["peers"].items():
+            if ratio:
+                lines[peer + (" " + rest if rest else ""), True].append((x, peer_value(row, ratio)))
+    return {line: sorted(dict(points).items()) for line, points in lines.items()}
+
+
+def plot(title, unit, key, lines):
+    """A log-log line plot as SVG."""
+    width, height, left, right, top, bottom = 760, 380, 70, 220, 36, 46
+    points = [p for line in lines.values() for p in line if p[0] > 0 and p[1] and p[1] > 0]
+    xs, ys = zip(*points)
+    x0, x1 = math.log(min(xs)), math.log(max(xs))
+    y0, y1 = math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.1
+    px = lambda x: left + (math.log(x) - x0) / ((x1 - x0) or 1) * (width - left - right)
+    py = lambda y: height - bottom - (math.log10(y) - y0) / (y1 - y0) * (height - top - bottom)
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{left}" y="20" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+    for exponent in range(math.floor(y0), math.ceil(y1) + 1):
+        for mantissa in (1, 2, 5):
+            y = mantissa * 10.0**exponent
+            if y0 <= math.log10(y) <= y1:
+                svg.append(f'<path d="M{left} {py(y):.1f}H{width - right}" stroke="#dddddd"/>')
+                svg.append(f'<text x="{left - 6}" y="{py(y) + 4:.1f}" text-anchor="end">{y:g}</text>')
+    for x in sorted(set(xs)):
+        svg.append(f'<text x="{px(x):.1f}" y="{height - bottom + 18}" text-anchor="middle">{x:,.0f}</text>')
+    svg.append(f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle">{escape(key)}</text>')
+    svg.append(f'<text x="14" y="{height / 2}" text-anchor="middle" transform="rotate(-90 14 {height / 2})">{escape(unit)}</text>')
+    order = sorted(lines, key=lambda line: -lines[line][-1][1])
+    for place, line in enumerate(order):
+        name, is_peer = line
+        colour = COLOURS[place % len(COLOURS)]
+        dash = ' stroke-dasharray="5 4"' if is_peer else ""
+        path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in lines[line] if y and y > 0)
+        svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        svg += [f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3" fill="{colour}"/>' for x, y in lines[line] if y and y > 0]
+        legend = top + 12 + 17 * place
+        svg.append(f'<path d="M{width - right + 14} {legend}h22" stroke="{colour}" stroke-width="2"{dash}/>')
+        svg.append(f'<text x="{width - right + 42}" y="{legend + 4}">{escape(name[:30])}</text>')
+    return "\n".join(svg + ["</svg>", ""])
+
+
+def environment():
+    def first(pattern, path):
+        try:
+            match = re.search(pattern, Path(path).read_text(), re.M)
+        except OSError:
+            match = None
+        return match[1].strip() if match else "unknown"
+
+    def output(*command):
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        except (OSError, subprocess.CalledProcessError, IndexError):
+            return "unknown"
+
+    memory = first(r"^MemTotal:\s+(\d+)", "/proc/meminfo")
+    return [
+        ("processor", first(r"^model name\s*:\s*(.*)$", "/proc/cpuinfo")),
+        ("cores", output("nproc")),
+        ("memory", f"{int(memory) / 2**20:.0f} GiB" if memory.isdigit() else memory),
+        ("system", first(r'^PRETTY_NAME="(.*)"', "/etc/os-release") + ", " + platform.release()),
+        ("compiler", output("c++", "--version") + ", `-O2`; peers with `-O3 -march=native`"),
+        ("date", datetime.date.today().isoformat()),
+    ]
+
+
+def page(rows, folder):
+    out = ["# Benchmark results", ""]
+    out += ["Written by `bench/run.sh`. Every row is the median of interleaved turns of decant, the machine's limit and the peers",
+            "in one process. *Limit*: share of the named bound reached. *Peers*: decant divided by the peer, above 1 is better.",
+            "*Error* is against the double-precision oracle.", ""]
+    out += ["|  |  |", "|---|---|"] + [f"| {name} | {text} |" for name, text in environment()] + [""]
+    plots = folder / "plots"
+    families = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        families[row["family"]][row["primitive"], row["metric"], row["unit"]].append(row)
+    for family, groups in families.items():
+        out += [f"## {family}", ""]
+        for (primitive, metric, unit), group in groups.items():
+            out += [f"### {primitive}, {metric} in {unit}", ""]
+            key = size_key(group)
+            if key:
+                plots.mkdir(parents=True, exist_ok=True)
+                name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}") + ".svg"
+                (plots / name).write_text(plot(f"{family}: {primitive}", unit, key, series_of(group, key)))
+                out += [f"![{family} {primitive}](plots/{name})", ""]
+            out += [f"| policy | context | isa | shape | {unit} | limit | error | peers |", "|---|---|---|---|--:|--:|--:|---|"]
+            for row in group:
+                limit = f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"
+                peers = ", ".join(f"{name} {figure(ratio)}x" for name, ratio in row["peers"].items()) or "–"
+                error = "–" if row["error"] is None else f"{row['error']:.2g}"
+                shape = row["shape"].replace(",", ", ")
+                out.append(f"| {row['policy']} | {row['context']} | {row['isa']} | {shape} | {figure(row['value'])} "
+                           f"| {limit} | {error} | {peers} |")
+            out.append("")
+    return "\n".join(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("rows", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    rows = [json.loads(line) for path in arguments.rows for line in path.read_text().splitlines() if line]
+    if arguments.json:
+        arguments.json.write_text("[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]\n")
+        print(f"{len(rows)} rows in {arguments.json}")
+    if arguments.report:
+        arguments.report.parent.mkdir(parents=True, exist_ok=True)
+        arguments.report.write_text(page(rows, arguments.report.parent))
+        print(f"report in {arguments.report}")
+
+
+if __name__ == "__main__":
+    main()
