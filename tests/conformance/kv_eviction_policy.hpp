@@ -31,10 +31,10 @@ template <class P>
 struct PolicyTraits {
   static P policy() { return P{}; }
   static constexpr Sums sums = Sums::head;
-  static constexpr bool nested = true;         // budget b's tokens are among budget b + 1's
-  static constexpr bool position_free = false; // permuting tokens permutes the selection
-  static constexpr bool group_mean = true;     // a head's score is the mean over its group of what each would get alone
-  static constexpr bool values_matter = false; // scaling the values may change scores
+  static constexpr bool nested = true;          // budget b's tokens are among budget b + 1's
+  static constexpr bool position_free = false;  // permuting tokens permutes the selection
+  static constexpr bool group_mean = true;  // a head's score is the mean over its group of what each would get alone
+  static constexpr bool values_matter = false;  // scaling the values may change scores
 };
 
 template <>
@@ -381,9 +381,9 @@ void check_places() {
   } count;
   const decant::Allocator counting{[](void* state, std::size_t bytes) {
                                      ++static_cast<Count*>(state)->blocks;
-                                     return ::operator new(bytes, std::align_val_t{64});
+                                     return ::operator new (bytes, std::align_val_t{64});
                                    },
-                                   [](void*, void* p, std::size_t) { ::operator delete(p, std::align_val_t{64}); },
+                                   [](void*, void* p, std::size_t) { ::operator delete (p, std::align_val_t{64}); },
                                    &count};
   Cpu serial, threaded(reversed_threads(3), counting);
   const kv::Budget budget = kv::Budget::tokens(17);
@@ -399,7 +399,8 @@ void check_places() {
   for (index_t h = 0; h < 2; ++h) {
     REQUIRE(std::equal(expected[static_cast<std::size_t>(h)].begin(), expected[static_cast<std::size_t>(h)].end(),
                        room.begin() + h * n));
-    REQUIRE(counts[static_cast<std::size_t>(h)] == static_cast<std::int32_t>(expected[static_cast<std::size_t>(h)].size()));
+    REQUIRE(counts[static_cast<std::size_t>(h)] ==
+            static_cast<std::int32_t>(expected[static_cast<std::size_t>(h)].size()));
   }
 }
 

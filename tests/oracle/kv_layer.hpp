@@ -32,8 +32,8 @@ struct LayerShape {
 template <class T = float>
 struct Layer {
   LayerShape shape;
-  std::vector<T> keys, values;                // [kv_heads, n, dim]
-  std::vector<float> queries, pre_rope;       // [kv_heads * group, queries, key_dim]
+  std::vector<T> keys, values;           // [kv_heads, n, dim]
+  std::vector<float> queries, pre_rope;  // [kv_heads * group, queries, key_dim]
   std::int32_t length;
 
   explicit Layer(const LayerShape& s, std::uint64_t seed = 1) : shape(s), length(static_cast<std::int32_t>(s.n)) {
@@ -47,7 +47,9 @@ struct Layer {
     fill(pre_rope, s.kv_heads * s.group * s.queries * s.key_dim, 4);
   }
 
-  T& key(index_t h, index_t t, index_t d) { return keys[static_cast<std::size_t>((h * shape.n + t) * shape.key_dim + d)]; }
+  T& key(index_t h, index_t t, index_t d) {
+    return keys[static_cast<std::size_t>((h * shape.n + t) * shape.key_dim + d)];
+  }
   T& value(index_t h, index_t t, index_t d) {
     return values[static_cast<std::size_t>((h * shape.n + t) * shape.value_dim + d)];
   }

@@ -24,7 +24,8 @@ Row attention_weights(Layer<T>& x, index_t hq, index_t i) {
     a[static_cast<std::size_t>(j)] = dot / std::sqrt(static_cast<double>(s.key_dim));
     high = std::max(high, a[static_cast<std::size_t>(j)]);
   }
-  for (index_t j = 0; j < seen; ++j) total += a[static_cast<std::size_t>(j)] = std::exp(a[static_cast<std::size_t>(j)] - high);
+  for (index_t j = 0; j < seen; ++j)
+    total += a[static_cast<std::size_t>(j)] = std::exp(a[static_cast<std::size_t>(j)] - high);
   for (index_t j = 0; j < seen; ++j) a[static_cast<std::size_t>(j)] /= total;
   return a;
 }
@@ -66,7 +67,8 @@ template <class T>
 Table window_attention(Layer<T>& x, index_t w) {
   Table t = over_group(column_sums(x, w, [](double a) { return a; }), x.shape.group, 0);
   for (Row& row : t) {
-    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j + static_cast<std::size_t>(w) < row.size() ? row[j] / static_cast<double>(w) : 0.0;
+    for (std::size_t j = 0; j < row.size(); ++j)
+      row[j] = j + static_cast<std::size_t>(w) < row.size() ? row[j] / static_cast<double>(w) : 0.0;
   }
   return t;
 }
@@ -96,7 +98,8 @@ Table key_diff(Layer<T>& x) {
     Row mean(static_cast<std::size_t>(s.key_dim), 0.0), row;
     for (index_t j = 0; j < s.n; ++j) {
       for (index_t d = 0; d < s.key_dim; ++d) {
-        mean[static_cast<std::size_t>(d)] += x.k(h, j, d) / norm[static_cast<std::size_t>(j)] / static_cast<double>(s.n);
+        mean[static_cast<std::size_t>(d)] +=
+            x.k(h, j, d) / norm[static_cast<std::size_t>(j)] / static_cast<double>(s.n);
       }
     }
     double length = 0;
@@ -182,7 +185,8 @@ inline Row mean_rotated(const Row& v, double theta, index_t first, index_t count
   Row out(v.size(), 0.0);
   for (index_t p = first; p < first + count; ++p) {
     for (std::size_t f = 0; f < half; ++f) {
-      const double angle = static_cast<double>(p) * std::pow(theta, -2.0 * static_cast<double>(f) / static_cast<double>(v.size()));
+      const double angle =
+          static_cast<double>(p) * std::pow(theta, -2.0 * static_cast<double>(f) / static_cast<double>(v.size()));
       out[f] += (v[f] * std::cos(angle) - v[f + half] * std::sin(angle)) / static_cast<double>(count);
       out[f + half] += (v[f] * std::sin(angle) + v[f + half] * std::cos(angle)) / static_cast<double>(count);
     }
@@ -197,7 +201,8 @@ Row mean_query(Layer<T>& x, index_t hq, index_t sinks) {
   const index_t first = std::max<index_t>(0, sinks - (s.n - s.queries));
   Row mean(static_cast<std::size_t>(s.key_dim), 0.0);
   for (index_t i = first; i < s.queries; ++i) {
-    for (index_t d = 0; d < s.key_dim; ++d) mean[static_cast<std::size_t>(d)] += x.q_pre(hq, i, d) / static_cast<double>(s.queries - first);
+    for (index_t d = 0; d < s.key_dim; ++d)
+      mean[static_cast<std::size_t>(d)] += x.q_pre(hq, i, d) / static_cast<double>(s.queries - first);
   }
   return mean;
 }
@@ -245,7 +250,8 @@ Table cap_kv_paper(Layer<T>& x, double tau) {
   for (index_t hq = 0; hq < s.kv_heads * s.group; ++hq) {
     Row mu(static_cast<std::size_t>(s.key_dim), 0.0), r, w, row;
     for (index_t i = 0; i < s.queries; ++i) {
-      for (index_t d = 0; d < s.key_dim; ++d) mu[static_cast<std::size_t>(d)] += x.q(hq, i, d) / static_cast<double>(s.queries);
+      for (index_t d = 0; d < s.key_dim; ++d)
+        mu[static_cast<std::size_t>(d)] += x.q(hq, i, d) / static_cast<double>(s.queries);
     }
     Table u;
     for (index_t j = 0; j < s.n; ++j) {
@@ -290,7 +296,8 @@ Table expected_attention(Layer<T>& x, index_t sinks, index_t future, bool covari
       for (std::size_t a = 0; a < d; ++a) {
         for (std::size_t b = 0; b < d; ++b) {
           sigma[a * d + b] += (x.q_pre(hq, i, static_cast<index_t>(a)) - mean[a]) *
-                              (x.q_pre(hq, i, static_cast<index_t>(b)) - mean[b]) / static_cast<double>(s.queries - first);
+                              (x.q_pre(hq, i, static_cast<index_t>(b)) - mean[b]) /
+                              static_cast<double>(s.queries - first);
         }
       }
     }

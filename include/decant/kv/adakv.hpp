@@ -1,8 +1,8 @@
 // decant: Ada-KV (Feng, Lv, Cao, Xie, Zhou, arXiv 2407.11550): a layer's budget goes to the heads that have the highest
 // scores among all of the layer's, with a floor. AdaAllocation::Rule::official is the authors': alpha of the uniform
-// share plus 1 - alpha of the flat ranking's (Algorithm 2 prints the two swapped; text and code agree with this), rounded
-// to the exact total [ours: the code drifts]. Rule::kvpress forces each head's top floor(alpha b), then takes the best.
-// The result is ragged: gather into a RaggedKV.
+// share plus 1 - alpha of the flat ranking's (Algorithm 2 prints the two swapped; text and code agree with this),
+// rounded to the exact total [ours: the code drifts]. Rule::kvpress forces each head's top floor(alpha b), then takes
+// the best. The result is ragged: gather into a RaggedKV.
 #ifndef DECANT_KV_ADAKV_HPP
 #define DECANT_KV_ADAKV_HPP
 
@@ -61,16 +61,16 @@ inline void ada_official(Cpu& cpu, const AdaAllocation& a, const ScoredLayer& la
   for (index_t h = 0; h < heads; ++h) counts[h] = static_cast<std::int32_t>(kept[h] + rounded[h]);
 }
 
-inline void ada_kvpress(Cpu& cpu, const AdaAllocation& a, const ScoredLayer& layer, const Budget& budget,
-                        index_t total, View<std::int32_t, 1> counts) {
+inline void ada_kvpress(Cpu& cpu, const AdaAllocation& a, const ScoredLayer& layer, const Budget& budget, index_t total,
+                        View<std::int32_t, 1> counts) {
   const index_t heads = layer.kv_heads();
   Workspace::Scope scope(cpu.workspace());
   const auto keep = cpu.workspace().template take_view<std::uint8_t>(heads, layer.keep.extent(1));
   for (index_t h = 0; h < heads; ++h) {
     const index_t n = layer.length(h);
     const index_t kept = protected_count(layer, h);
-    const auto floor_share = static_cast<index_t>(static_cast<double>(a.alpha) *
-                                                  static_cast<double>(budget.resolve(n)));
+    const auto floor_share =
+        static_cast<index_t>(static_cast<double>(a.alpha) * static_cast<double>(budget.resolve(n)));
     const index_t safe = floor_share > kept ? floor_share : kept;
     std::int32_t* const top = cpu.workspace().take<std::int32_t>(safe);
     top_k(cpu, View<const float, 1>(&layer.scores(h, 0), n), View<const std::uint8_t, 1>(&layer.keep(h, 0), n), safe,

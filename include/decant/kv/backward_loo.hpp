@@ -1,6 +1,8 @@
-// decant: BackwardLOO, the quality ceiling for short sequences [ours]: starting from all tokens, evict the one whose loss
-// changes the attention outputs of the last queries least, renormalise, and repeat. Removing token j moves an output by
-// exactly a_j / (1 - a_j) (o - v_j). Greedy and exact at each step, in double; at most 4096 tokens.
+// decant: BackwardLOO, the quality ceiling for short sequences [ours]: starting from all tokens, evict the one without
+// which the attention outputs of the last queries stay closest to those over the whole cache, renormalise, and repeat.
+// Removing token j moves an output o by exactly a_j / (1 - a_j) (o - v_j), so every step is exact; the sequence of
+// steps is greedy. In double; at most 4096 tokens. Measuring from the whole cache's outputs matters: measured from the
+// step before, many small moves in one direction add up unseen.
 #ifndef DECANT_KV_BACKWARD_LOO_HPP
 #define DECANT_KV_BACKWARD_LOO_HPP
 
@@ -12,14 +14,16 @@
 namespace decant::kv {
 
 /// window: how many queries look; their tokens are protected. Reads x.queries. As a scorer: the squared change of the
-/// outputs when the token alone is evicted.
+/// outputs, summed over queries and the group, when the token alone is evicted.
 struct BackwardLOO {
   static constexpr index_t max_tokens = 4096;
   index_t window = 32;
   bool operator==(const BackwardLOO&) const = default;
 };
 
-inline void validate(const BackwardLOO& p) { require(p.window >= 1, "kv::BackwardLOO", "window", "at least 1", p.window); }
+inline void validate(const BackwardLOO& p) {
+  require(p.window >= 1, "kv::BackwardLOO", "window", "at least 1", p.window);
+}
 
 namespace detail {
 
@@ -33,6 +37,9 @@ struct LooHead {
   double* weights;    // [rows][n]
   double* products;   // [rows][n] o_q . v_j
   double* outputs;    // [rows] |o_q|^2
+  double* targets;    // [rows][n] o*_q . v_j, o* the output over the whole cache
+  double* overlaps;   // [rows] o_q . o*_q
+  double* lengths;    // [rows] |o*_q|^2
   double* with_gone;  // [n] v_gone . v_j
 
   static LooHead take(Cpu& cpu, index_t n, index_t dim, index_t rows) {
@@ -44,6 +51,9 @@ struct LooHead {
             w.take<double>(n),
             w.take<double>(rows * n),
             w.take<double>(rows * n),
+            w.take<double>(rows),
+            w.take<double>(rows * n),
+            w.take<double>(rows),
             w.take<double>(rows),
             w.take<double>(n)};
   }
@@ -72,8 +82,8 @@ struct LooHead {
           product += static_cast<double>(static_cast<float>(x.queries(head * group + r % group, column, d))) *
                      static_cast<double>(row[d]);
         }
-        weights[r * n + t] = t <= n - window + i ? product / std::sqrt(static_cast<double>(key_dim))
-                                                 : -__builtin_huge_val();
+        weights[r * n + t] =
+            t <= n - window + i ? product / std::sqrt(static_cast<double>(key_dim)) : -__builtin_huge_val();
       }
     }
     for (index_t r = 0; r < rows; ++r) {
@@ -87,19 +97,24 @@ struct LooHead {
         a[t] /= total;
         for (index_t d = 0; d < dim; ++d) output[d] += a[t] * values[t * dim + d];
       }
-      outputs[r] = dot(output, output, dim);
-      for (index_t t = 0; t < n; ++t) products[r * n + t] = dot(output, values + t * dim, dim);
+      outputs[r] = overlaps[r] = lengths[r] = dot(output, output, dim);
+      for (index_t t = 0; t < n; ++t) {
+        products[r * n + t] = targets[r * n + t] = dot(output, values + t * dim, dim);
+      }
     }
   }
 
-  /// The sum over queries of |o without t - o|^2; +inf when a query would see nothing. NaN stays NaN.
+  /// The sum over queries of |o without t - o*|^2; +inf when a query would see nothing. NaN stays NaN.
   double cost(index_t t) const {
     double sum = 0;
     for (index_t r = 0; r < rows; ++r) {
       const double a = weights[r * n + t];
-      const double ratio = a < 1 ? a / (1 - a) : a == 1 ? __builtin_huge_val() : a;
-      const double distance = outputs[r] - 2 * products[r * n + t] + squares[t];
-      sum += a == 0 ? 0.0 : ratio * ratio * (distance > 0 ? distance : distance == distance ? 0.0 : distance);
+      if (a >= 1) return __builtin_huge_val();
+      const double f = a / (1 - a);
+      const double drift = outputs[r] - 2 * overlaps[r] + lengths[r];                            // |o - o*|^2
+      const double along = outputs[r] - overlaps[r] - products[r * n + t] + targets[r * n + t];  // (o - o*).(o - v)
+      const double distance = outputs[r] - 2 * products[r * n + t] + squares[t];                 // |o - v|^2
+      sum += drift + 2 * f * along + f * f * distance;
     }
     return sum;
   }
@@ -113,6 +128,7 @@ struct LooHead {
       if (a[gone] >= 1) continue;  // the query's last token: it has no output any more
       const double f = a[gone] / (1 - a[gone]);
       const double scale = 1 / (1 - a[gone]);
+      overlaps[r] += f * (overlaps[r] - targets[r * n + gone]);
       outputs[r] = (1 + f) * (1 + f) * outputs[r] - 2 * f * (1 + f) * p[gone] + f * f * squares[gone];
       for (index_t t = 0; t < n; ++t) {
         p[t] += f * (p[t] - with_gone[t]);
@@ -126,8 +142,9 @@ struct LooHead {
 template <class X, class Body>
 void each_loo_head(Cpu& cpu, const BackwardLOO& p, const X& x, Body body) {
   const index_t longest = x.max_length();
-  require(longest <= BackwardLOO::max_tokens, "kv::BackwardLOO", "x",
-          [] { return "at most " + std::to_string(BackwardLOO::max_tokens) + " tokens"; }, longest);
+  require(
+      longest <= BackwardLOO::max_tokens, "kv::BackwardLOO", "x",
+      [] { return "at most " + std::to_string(BackwardLOO::max_tokens) + " tokens"; }, longest);
   if (longest == 0) return;
   require_queries(x, p.window < longest ? p.window : longest, "kv::BackwardLOO");
   const index_t dim = x.cache.value_dim();

@@ -1,7 +1,7 @@
 // decant: the information capacity of a linear-Gaussian surrogate of attention, exact, in double (CapKV, arXiv
-// 2604.25975): Y = U_C K_C q + e with q ~ N(mu, Lambda), e ~ N(0, sigma^2 I) carries I(q; Y) = 1/2 log det(I + U K Lambda
-// K^T U^T / sigma^2) nats, whatever mu. And the paper's three diagnostics. Formed in key_dim x key_dim by Sylvester's
-// identity. Diagnostics, not hot calls.
+// 2604.25975): Y = U_C K_C q + e with q ~ N(mu, Lambda), e ~ N(0, sigma^2 I) carries I(q; Y) = 1/2 log det(I + U K
+// Lambda K^T U^T / sigma^2) nats, whatever mu. And the paper's three diagnostics. Formed in key_dim x key_dim by
+// Sylvester's identity. Diagnostics, not hot calls.
 #ifndef DECANT_KV_CAPACITY_HPP
 #define DECANT_KV_CAPACITY_HPP
 
@@ -23,8 +23,9 @@ inline void validate_capacity(const View<const double, 2>& keys, const View<cons
                               const View<const std::int32_t, 1>& subset, const char* where) {
   require_equal(outputs.extent(0), keys.extent(0), where, "outputs");
   for (index_t i = 0; i < subset.extent(0); ++i) {
-    require(subset[i] >= 0 && subset[i] < keys.extent(0), where, "subset",
-            [&] { return "indices below " + std::to_string(keys.extent(0)); }, subset[i]);
+    require(
+        subset[i] >= 0 && subset[i] < keys.extent(0), where, "subset",
+        [&] { return "indices below " + std::to_string(keys.extent(0)); }, subset[i]);
   }
 }
 

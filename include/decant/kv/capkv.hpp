@@ -15,14 +15,15 @@
 namespace decant::kv {
 
 /// Mode::code reads x.queries_pre_rope (one mean query per head will do) and x.rope; Mode::paper reads x.queries, takes
-/// `sinks` and `future` as 0, and wants a tau that suits raw dot products: 1/sqrt(key_dim); at 5 it sorts by them alone.
+/// `sinks` and `future` as 0, and wants a tau that suits raw dot products: 1/sqrt(key_dim); at 5 it sorts by them
+/// alone.
 struct CapKV {
   enum class Mode : std::uint8_t { code, paper };
 
-  float tau = 5.0f;         // sharpness of the weights
-  float ridge = 1.0f;       // what stands before I in A
-  index_t sinks = 4;        // first tokens: protected, and outside A
-  index_t future = 512;     // coming positions that the mean query is turned to
+  float tau = 5.0f;      // sharpness of the weights
+  float ridge = 1.0f;    // what stands before I in A
+  index_t sinks = 4;     // first tokens: protected, and outside A
+  index_t future = 512;  // coming positions that the mean query is turned to
   Mode mode = Mode::code;
   bool compat_eps = false;  // kvpress's 1e-6, which it adds to the weights inside A only
 

@@ -1,12 +1,14 @@
-// decant: the eviction pipeline, Score -> Smooth -> Protect -> Normalise -> Allocate -> Choose, as one aggregate of stage
-// values, and `select`, which runs it and says which tokens stay. A paper is a small struct of the paper's own parameters
-// and a function `stages(paper)` that says which Eviction it is; a bare scorer is a pipeline of its own. kvpress's presses
-// compose the same papers; the stages, exact totals and the protection mask are ours. compact() (compact.hpp) then moves.
+// decant: the eviction pipeline, Score -> Smooth -> Protect -> Normalise -> Allocate -> Choose, as one aggregate of
+// stage values, and `select`, which runs it and says which tokens stay. A paper is a small struct of the paper's own
+// parameters and a function `stages(paper)` that says which Eviction it is; a bare scorer is a pipeline of its own.
+// kvpress's presses compose the same papers; the stages, exact totals and the protection mask are ours. compact()
+// (compact.hpp) then moves.
 //
-// One rule for budgets: what is kept sums to exactly the budget (kv_heads times a token budget, or the sum of the heads'
-// shares; never more than there is). A budget that reaches what is there keeps everything and scores nothing. A budget
-// below what a head protects is an ArgumentError, for token counts and shares alike; a policy whose paper rules that case
-// (StreamingLLM) protects nothing and ranks instead. A NaN score is an ArgumentError here, and counts as -inf in a stage.
+// One rule for budgets: what is kept sums to exactly the budget (kv_heads times a token budget, or the sum of the
+// heads' shares; never more than there is). A budget that reaches what is there keeps everything and scores nothing. A
+// budget below what a head protects is an ArgumentError, for token counts and shares alike; a policy whose paper rules
+// that case (StreamingLLM) protects nothing and ranks instead. A NaN score is an ArgumentError here, and counts as -inf
+// in a stage.
 #ifndef DECANT_KV_EVICTION_HPP
 #define DECANT_KV_EVICTION_HPP
 
@@ -90,8 +92,8 @@ namespace detail {
 
 template <class E, class Ctx, class X>
 concept Pipeline = Scorer<decltype(E::score), Ctx, X> && Smoother<decltype(E::smooth), Ctx> &&
-                   Protector<decltype(E::protect), Ctx> && Normaliser<decltype(E::normalise), Ctx> &&
-                   Allocator<decltype(E::allocate), Ctx> && Selector<decltype(E::choose), Ctx, X>;
+    Protector<decltype(E::protect), Ctx> && Normaliser<decltype(E::normalise), Ctx> &&
+    Allocator<decltype(E::allocate), Ctx> && Selector<decltype(E::choose), Ctx, X>;
 
 inline constexpr const char* select_name = "kv::select";
 
@@ -111,9 +113,10 @@ inline void require_capacity(const KeptView& kept, index_t kv_heads) {
 }
 
 inline void require_capacity(const KeptView& kept, index_t head, index_t count) {
-  require(count <= kept.indices.extent(1), select_name, "kept.indices",
-          [&] { return "room for " + std::to_string(count) + " tokens of head " + std::to_string(head); },
-          kept.indices.extent(1));
+  require(
+      count <= kept.indices.extent(1), select_name, "kept.indices",
+      [&] { return "room for " + std::to_string(count) + " tokens of head " + std::to_string(head); },
+      kept.indices.extent(1));
 }
 
 /// Where a selection goes: a view as it is, a Kept after it has made room.
@@ -190,8 +193,9 @@ inline void require_protected(const ScoredLayer& layer, const Budget& budget) {
   for (index_t h = 0; h < layer.kv_heads(); ++h) {
     const index_t kept = protected_count(layer, h);
     const index_t own = budget.resolve(layer.length(h));
-    require(own >= kept, select_name, "budget",
-            [&] { return "at least the " + std::to_string(kept) + " protected tokens of " + place(layer, h); }, own);
+    require(
+        own >= kept, select_name, "budget",
+        [&] { return "at least the " + std::to_string(kept) + " protected tokens of " + place(layer, h); }, own);
   }
 }
 
@@ -273,27 +277,28 @@ concept KVEvictionPolicy = std::copyable<P> && requires(const P& p) {
 
 /// Chooses which tokens of every layer stay: one phase per layer where the allocator needs one layer, else score all,
 /// allocate once, choose all (scratch: 5 bytes per layer, head and token, instead of those of one layer).
-/// kept: one KeptView (the caller's memory, room for every count) or Kept (makes its own room) per layer. All layers must
-/// have equally many KV heads. Throws ArgumentError for shapes, missing inputs, NaN scores and budgets below protection;
-/// streaming, the layers before the offending one have then been selected, and nothing else is written.
+/// kept: one KeptView (the caller's memory, room for every count) or Kept (makes its own room) per layer. All layers
+/// must have equally many KV heads. Throws ArgumentError for shapes, missing inputs, NaN scores and budgets below
+/// protection; streaming, the layers before the offending one have then been selected, and nothing else is written.
 template <class P, class C, class Q, class Out>
-  requires KVEvictionPolicy<P, Cpu, LayerView<C, Q>> && (std::same_as<Out, Kept> || std::same_as<Out, KeptView>)
-void select(Cpu& cpu, const P& policy, View<const LayerView<C, Q>, 1> layers, const Budget& budget,
-            View<Out, 1> kept) {
+requires KVEvictionPolicy<P, Cpu, LayerView<C, Q>> &&
+    (std::same_as<Out, Kept> || std::same_as<Out, KeptView>)void select(Cpu& cpu, const P& policy,
+                                                                        View<const LayerView<C, Q>, 1> layers,
+                                                                        const Budget& budget, View<Out, 1> kept) {
   detail::select_layers(cpu, complete(policy), layers, budget, kept);
 }
 
 /// The same for one layer; for a policy of model scope, that layer is the model.
 template <class P, class C, class Q>
-  requires KVEvictionPolicy<P, Cpu, LayerView<C, Q>>
+requires KVEvictionPolicy<P, Cpu, LayerView<C, Q>>
 void select(Cpu& cpu, const P& policy, const LayerView<C, Q>& layer, const Budget& budget, KeptView kept) {
   detail::select_layers(cpu, complete(policy), View<const LayerView<C, Q>, 1>(&layer, 1), budget,
                         View<KeptView, 1>(&kept, 1));
 }
 
 template <class P, class C, class Q>
-  requires KVEvictionPolicy<P, Cpu, LayerView<C, Q>>
-Kept select(Cpu& cpu, const P& policy, const LayerView<C, Q>& layer, const Budget& budget) {
+requires KVEvictionPolicy<P, Cpu, LayerView<C, Q>> Kept select(Cpu& cpu, const P& policy, const LayerView<C, Q>& layer,
+                                                               const Budget& budget) {
   Kept kept;
   detail::select_layers(cpu, complete(policy), View<const LayerView<C, Q>, 1>(&layer, 1), budget,
                         View<Kept, 1>(&kept, 1));

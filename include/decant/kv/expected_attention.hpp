@@ -37,9 +37,12 @@ struct ExpectedQuery {
   float* mean;        // [key_dim]
   float* covariance;  // [key_dim][ld]
   double* moments;    // [key_dim + key_dim^2] scratch
+  float* centred;     // [gram_tile][ld] scratch
+  GramScratch<float> scratch;
 
   template <class X>
-  void prepare(const ExpectedAttention& p, const X& x, index_t query_head, const MeanRotation* rotations) const {
+  void prepare(Isa isa, const ExpectedAttention& p, const X& x, index_t query_head,
+               const MeanRotation* rotations) const {
     const View<const std::remove_cvref_t<decltype(x.queries_pre_rope(0, 0, 0))>, 2> q = x.queries_pre_rope[query_head];
     const index_t dim = q.extent(1);
     const index_t ld = padded(dim);
@@ -48,13 +51,18 @@ struct ExpectedQuery {
     mean_query(q, first, moments);
     for (index_t i = 0; i < dim * dim; ++i) sigma[i] = 0;
     if (p.covariance) {
-      for (index_t i = first; i < q.extent(0); ++i) {
-        for (index_t a = 0; a < dim; ++a) {
-          const double centred = static_cast<double>(static_cast<float>(q(i, a))) - moments[a];
-          for (index_t b = 0; b <= a; ++b) {
-            sigma[a * dim + b] += centred * (static_cast<double>(static_cast<float>(q(i, b))) - moments[b]);
+      float ones[gram_tile];
+      for (float& one : ones) one = 1;
+      for (index_t at = first; at < q.extent(0); at += gram_tile) {
+        const index_t count = at + gram_tile < q.extent(0) ? gram_tile : q.extent(0) - at;
+        for (index_t i = 0; i < count; ++i) {
+          const auto* const row = &q(at + i, index_t{0});
+          for (index_t d = 0; d < ld; ++d) {
+            centred[i * ld + d] =
+                d < dim ? static_cast<float>(static_cast<double>(static_cast<float>(row[d])) - moments[d]) : 0.0f;
           }
         }
+        add_gram<float>(isa, centred, count, dim, ones, scratch, sigma);
       }
       const double inverse = 1.0 / static_cast<double>(q.extent(0) - first);
       for (index_t a = 0; a < dim; ++a) {
@@ -117,7 +125,8 @@ void score(Cpu& cpu, const ExpectedAttention& p, const X& x, View<float, 2> scor
   auto* const heads = w.template take<detail::ExpectedQuery>(group);
   for (index_t a = 0; a < group; ++a) {
     heads[a] = {w.template take<float>(key_dim), w.template take<float>(key_dim * ld),
-                w.template take<double>(key_dim + key_dim * key_dim)};
+                w.template take<double>(key_dim + key_dim * key_dim), w.template take<float>(detail::gram_tile * ld),
+                detail::take_gram_scratch<float>(cpu, key_dim)};
   }
   float* const z = w.template take<float>(group * longest);
   float* const tiles = w.template take<float>(parts * detail::gram_tile * wide);
@@ -137,7 +146,7 @@ void score(Cpu& cpu, const ExpectedAttention& p, const X& x, View<float, 2> scor
                             }
                           });
     };
-    cpu.parallel_for(group, [&](index_t a) { heads[a].prepare(p, x, h * group + a, rotations); });
+    cpu.parallel_for(group, [&](index_t a) { heads[a].prepare(isa, p, x, h * group + a, rotations); });
     each_tile([&](index_t at, index_t count, index_t part) {
       float* const keys = tiles + part * detail::gram_tile * wide;
       detail::load_keys(isa, x.cache, x.sequence, h, p.sinks + at, count, keys, key_dim);

@@ -41,8 +41,9 @@ inline void greedy_log_det(Cpu& cpu, View<const double, 2> rows, View<const doub
   require(ridge > 0, where, "ridge", "a positive number", ridge);
   index_t marked = 0;
   for (index_t i = 0; i < n; ++i) marked += chosen[i] != 0;
-  require(count >= marked && count <= n, where, "count",
-          [&] { return std::to_string(marked) + " to " + std::to_string(n); }, count);
+  require(
+      count >= marked && count <= n, where, "count",
+      [&] { return std::to_string(marked) + " to " + std::to_string(n); }, count);
   Workspace::Scope scope(cpu.workspace());
   double* const inverse = cpu.workspace().take<double>(dim * dim);  // of the chosen rows' matrix
   double* const gain = cpu.workspace().take<double>(n);             // u_i^T inverse u_i

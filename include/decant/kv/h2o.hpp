@@ -1,6 +1,6 @@
 // decant: H2O, heavy hitters (Zhang, Sheng, Zhou, et al., arXiv 2306.14048): tokens that have gathered the most
-// attention, with the recent ones beside them. AccumulatedAttention scores from the queries of the whole prompt, causally
-// [ours: a widely copied implementation masks the last window only, so that queries attend to the future];
+// attention, with the recent ones beside them. AccumulatedAttention scores from the queries of the whole prompt,
+// causally [ours: a widely copied implementation masks the last window only, so that queries attend to the future];
 // AttentionAccumulator is the online form, which adds up each decode step's weights.
 #ifndef DECANT_KV_H2O_HPP
 #define DECANT_KV_H2O_HPP
@@ -21,8 +21,8 @@ struct AccumulatedAttention {
   bool operator==(const AccumulatedAttention&) const = default;
 };
 
-/// The selector of H2O: of a head's count, floor(recent * count) go to the latest tokens, the rest to the highest scores;
-/// tokens that a protector marked come first.
+/// The selector of H2O: of a head's count, floor(recent * count) go to the latest tokens, the rest to the highest
+/// scores; tokens that a protector marked come first.
 struct RecentAndTop {
   float recent = 0.5f;
   bool operator==(const RecentAndTop&) const = default;
@@ -79,8 +79,12 @@ void choose(Cpu& cpu, const RecentAndTop& s, const X&, const ScoredLayer& layer,
 }
 
 constexpr auto stages(const H2O& p) {
-  return Eviction{AccumulatedAttention{.per_query = p.per_query}, NoSmoothing{}, NoProtection{}, NoNormalisation{},
-                  Uniform{}, RecentAndTop{.recent = p.recent}};
+  return Eviction{AccumulatedAttention{.per_query = p.per_query},
+                  NoSmoothing{},
+                  NoProtection{},
+                  NoNormalisation{},
+                  Uniform{},
+                  RecentAndTop{.recent = p.recent}};
 }
 
 /// Scores that came from elsewhere, as from an accumulator: a scorer. [kv_heads, at least n]
@@ -93,8 +97,9 @@ inline void validate(const GivenScores&) {}
 template <class X>
 void score(Cpu&, const GivenScores& s, const X& x, View<float, 2> scores) {
   require_equal(s.scores.extent(0), x.kv_heads(), "kv::GivenScores", "scores");
-  require(s.scores.extent(1) >= x.max_length(), "kv::GivenScores", "scores",
-          [&] { return "one per cached token, " + std::to_string(x.max_length()); }, s.scores.extent(1));
+  require(
+      s.scores.extent(1) >= x.max_length(), "kv::GivenScores", "scores",
+      [&] { return "one per cached token, " + std::to_string(x.max_length()); }, s.scores.extent(1));
   for (index_t h = 0; h < x.kv_heads(); ++h) {
     for (index_t t = 0; t < x.length(h); ++t) scores(h, t) = s.scores(h, t);
   }
@@ -111,10 +116,12 @@ class AttentionAccumulator {
   /// Adds one query's weights over the first n tokens, mean over the group. weights [query_heads, n]
   void add(View<const float, 2> weights) {
     constexpr const char* where = "kv::AttentionAccumulator::add";
-    require(weights.extent(0) > 0 && weights.extent(0) % kv_heads_ == 0, where, "weights",
-            [&] { return "a multiple of " + std::to_string(kv_heads_) + " rows"; }, weights.extent(0));
-    require(weights.extent(1) <= capacity_, where, "weights",
-            [&] { return "at most " + std::to_string(capacity_) + " tokens"; }, weights.extent(1));
+    require(
+        weights.extent(0) > 0 && weights.extent(0) % kv_heads_ == 0, where, "weights",
+        [&] { return "a multiple of " + std::to_string(kv_heads_) + " rows"; }, weights.extent(0));
+    require(
+        weights.extent(1) <= capacity_, where, "weights",
+        [&] { return "at most " + std::to_string(capacity_) + " tokens"; }, weights.extent(1));
     const index_t group = weights.extent(0) / kv_heads_;
     for (index_t h = 0; h < kv_heads_; ++h) {
       for (index_t t = 0; t < weights.extent(1); ++t) {

@@ -1,6 +1,6 @@
-// decant: KeyDiff (Park, Jones, Morse, Goel, Lee, Lott, arXiv 2504.15364): keys unlike the others are worth keeping: the
-// score is -cos(k, mean of k / |k|). Position-free and free of queries. BlockwiseKeyDiff is the paper's way to bound
-// memory: keep the budget, take in the next block, score those together, keep the budget again.
+// decant: KeyDiff (Park, Jones, Morse, Goel, Lee, Lott, arXiv 2504.15364): keys unlike the others are worth keeping:
+// the score is -cos(k, mean of k / |k|). Position-free and free of queries. BlockwiseKeyDiff is the paper's way to
+// bound memory: keep the budget, take in the next block, score those together, keep the budget again.
 #ifndef DECANT_KV_KEYDIFF_HPP
 #define DECANT_KV_KEYDIFF_HPP
 

@@ -52,14 +52,15 @@ void validate(const LayerView<C, Q>& x) {
   constexpr const char* where = "kv::LayerView";
   validate(x.cache);
   require(x.sequence >= 0 && x.sequence < x.cache.sequences(), where, "sequence",
-          "an index below " + std::to_string(x.cache.sequences()), x.sequence);
+          [&] { return "an index below " + std::to_string(x.cache.sequences()); }, x.sequence);
   require(x.layers >= 1 && x.layer >= 0 && x.layer < x.layers, where, "layer",
-          "an index below layers = " + std::to_string(x.layers), x.layer);
+          [&] { return "an index below layers = " + std::to_string(x.layers); }, x.layer);
   const index_t n = x.max_length();
   const auto check_queries = [&](const View<const Q, 3>& q, const char* argument) {
     if (q.data() == nullptr) return;
     require(q.extent(0) > 0 && q.extent(0) % x.kv_heads() == 0, where, argument,
-            "a number of query heads that is a multiple of kv_heads = " + std::to_string(x.kv_heads()), q.extent(0));
+            [&] { return "a number of query heads that is a multiple of kv_heads = " + std::to_string(x.kv_heads()); },
+            q.extent(0));
     require_equal(q.extent(2), x.cache.key_dim(), where, argument);
     require(q.stride(2) == 1, where, argument, "stride 1 along the head dim", q.stride(2));
   };
@@ -71,8 +72,8 @@ void validate(const LayerView<C, Q>& x) {
   }
   if (x.positions.data() != nullptr) {
     require_equal(x.positions.extent(0), x.kv_heads(), where, "positions");
-    require(x.positions.extent(1) >= n, where, "positions", "one per cached token, " + std::to_string(n),
-            x.positions.extent(1));
+    require(x.positions.extent(1) >= n, where, "positions",
+            [&] { return "one per cached token, " + std::to_string(n); }, x.positions.extent(1));
   }
   validate(x.rope, x.cache.key_dim());
 }

@@ -13,7 +13,8 @@
 
 namespace decant::kv {
 
-/// sketch: columns of Phi, entries N(0, 1 / sketch); 0: no sketch, exact. Reads x.positions and x.rope to take RoPE off.
+/// sketch: columns of Phi, entries N(0, 1 / sketch); 0: no sketch, exact. Reads x.positions and x.rope to take RoPE
+/// off.
 struct Leverage {
   index_t sketch = 48;
   float ridge = 1e-2f;
@@ -75,9 +76,10 @@ void score(Cpu& cpu, const Leverage& p, const X& x, View<float, 2> scores) {
   const Philox philox{p.seed};
   for (index_t d = 0; d < dim; ++d) {
     for (index_t c = 0; c < lanes; ++c) {
-      phi[d * lanes + c] = p.sketch > 0 && c < width ? static_cast<float>(detail::philox_normal(philox, d, c) /
-                                                                          std::sqrt(static_cast<double>(width)))
-                                                     : 0.0f;
+      phi[d * lanes + c] =
+          p.sketch > 0 && c < width
+              ? static_cast<float>(detail::philox_normal(philox, d, c) / std::sqrt(static_cast<double>(width)))
+              : 0.0f;
     }
   }
   for (index_t t = 0; t < longest; ++t) ones[t] = 1;

@@ -1,7 +1,7 @@
 // decant: PyramidKV (Cai, Zhang, Gao, et al., arXiv 2406.02069): SnapKV's scores with a budget that falls linearly from
 // the first layer to the last. PyramidAllocation by default keeps the line in real numbers and rounds by largest
-// remainder, so that the layers' budgets sum to exactly the total [ours]; Rounding::kvpress rounds each layer by itself,
-// with kvpress's clamps, to compare with it.
+// remainder, so that the layers' budgets sum to exactly the total [ours]; Rounding::kvpress rounds each layer by
+// itself, with kvpress's clamps, to compare with it.
 #ifndef DECANT_KV_PYRAMIDKV_HPP
 #define DECANT_KV_PYRAMIDKV_HPP
 

@@ -1,6 +1,7 @@
 // decant: rerotate, the transform that gives kept keys new RoPE phases: the key of rank i that was cached at position p
-// turns by (i - p) theta_f, as if the kept tokens stood next to each other (StreamingLLM, arXiv 2309.17453, and kvpress's
-// KeyRerotationPress). Angles are formed in double. Without it keys keep their phases, and new tokens their positions.
+// turns by (i - p) theta_f, as if the kept tokens stood next to each other (StreamingLLM, arXiv 2309.17453, and
+// kvpress's KeyRerotationPress). Angles are formed in double. Without it keys keep their phases, and new tokens their
+// positions.
 #ifndef DECANT_KV_REROTATE_HPP
 #define DECANT_KV_REROTATE_HPP
 
@@ -14,8 +15,7 @@ namespace decant::kv {
 
 /// Turns the pairs of one key of `dim` elements by `steps` positions; rounds to the key's type once.
 template <Storage T>
-  requires(!std::is_const_v<T>)
-void rotate_key(T* key, index_t dim, const Rope& rope, index_t steps) {
+requires(!std::is_const_v<T>) void rotate_key(T* key, index_t dim, const Rope& rope, index_t steps) {
   if (steps == 0) return;
   for (index_t f = 0; f < rope.rotary_dim(dim) / 2; ++f) {
     const double angle = static_cast<double>(steps) * rope.frequency(f, dim);
@@ -33,17 +33,20 @@ void rotate_key(T* key, index_t dim, const Rope& rope, index_t steps) {
 /// For a compacted sequence: token i of head h, which stood at old_positions(h, i), moves to position i. old_positions
 /// [kv_heads, at least n]. Pages that sequences share are changed for all of them. O(kv_heads * n * key_dim).
 template <PlainCacheView C>
-  requires(!std::is_const_v<std::remove_pointer_t<row_t<C>>>)
-void rerotate(Cpu& cpu, const C& cache, index_t sequence, View<const std::int32_t, 2> old_positions, const Rope& rope) {
+requires(!std::is_const_v<std::remove_pointer_t<row_t<C>>>) void rerotate(Cpu& cpu, const C& cache, index_t sequence,
+                                                                          View<const std::int32_t, 2> old_positions,
+                                                                          const Rope& rope) {
   constexpr const char* where = "kv::rerotate";
   validate(cache);
   validate(rope, cache.key_dim());
-  require(sequence >= 0 && sequence < cache.sequences(), where, "sequence",
-          [&] { return "an index below " + std::to_string(cache.sequences()); }, sequence);
+  require(
+      sequence >= 0 && sequence < cache.sequences(), where, "sequence",
+      [&] { return "an index below " + std::to_string(cache.sequences()); }, sequence);
   require_equal(old_positions.extent(0), cache.kv_heads(), where, "old_positions");
   const index_t longest = max_length(cache, sequence);
-  require(old_positions.extent(1) >= longest, where, "old_positions",
-          [&] { return "one per cached token, " + std::to_string(longest); }, old_positions.extent(1));
+  require(
+      old_positions.extent(1) >= longest, where, "old_positions",
+      [&] { return "one per cached token, " + std::to_string(longest); }, old_positions.extent(1));
   cpu.parallel_for(cache.kv_heads(), [&](index_t h) {
     for (index_t i = 0; i < cache.length(sequence, h); ++i) {
       rotate_key(cache.key(sequence, h, i), cache.key_dim(), rope, i - old_positions(h, i));

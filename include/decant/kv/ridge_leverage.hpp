@@ -16,7 +16,7 @@ namespace decant::kv {
 
 namespace detail {
 
-inline constexpr index_t gram_tile = 256;  // rows summed in Real
+inline constexpr index_t gram_tile = 256;             // rows summed in Real
 inline constexpr index_t gram_span = 16 * gram_tile;  // rows of one task
 
 /// What one task needs besides the result: a weighted tile and the tile's sum.
@@ -38,13 +38,15 @@ void add_gram(Isa isa, const Real* rows, index_t count, index_t dim, const Real*
               double* gram) {
   const index_t ld = padded(dim);
   for (index_t i = 0; i < count; ++i) {
-    for (index_t d = 0; d < ld; ++d) w.weighted[i * ld + d] = weights[i] * rows[i * ld + d];
+    for (index_t d = 0; d < ld; d += 16) {  // in sixteens, so that -O2 vectorises it
+      for (int l = 0; l < 16; ++l) w.weighted[i * ld + d + l] = weights[i] * rows[i * ld + d + l];
+    }
   }
   for (index_t first = 0; first < dim; first += 32) {  // these rows of the triangle reach up to column first + 31
     const index_t height = first + 32 < dim ? 32 : dim - first;
     const index_t width = padded(first + height);
-    product<Real>(isa, Product<Real>{height, width, count, w.weighted + first, 1, ld, rows, ld, w.sum + first * ld, ld,
-                                     false});
+    product<Real>(
+        isa, Product<Real>{height, width, count, w.weighted + first, 1, ld, rows, ld, w.sum + first * ld, ld, false});
   }
   for (index_t a = 0; a < dim; ++a) {
     for (index_t b = 0; b <= a; ++b) gram[a * dim + b] += static_cast<double>(w.sum[a * ld + b]);
@@ -75,10 +77,11 @@ template <class Real>
 /// out[i] = |L^-1 u_i|^2 = u_i^T A^-1 u_i for up to gram_tile rows. y: scratch [gram_tile][ld]; ones: ld ones.
 /// O(count dim^2 / 2).
 template <class Real>
-void leverage_tile(Isa isa, const Real* rows, index_t count, index_t dim, const Real* inverse, const Real* ones, Real* y,
-                   Real* out) {
+void leverage_tile(Isa isa, const Real* rows, index_t count, index_t dim, const Real* inverse, const Real* ones,
+                   Real* y, Real* out) {
   const index_t ld = padded(dim);
-  for (index_t first = 0; first < ld; first += 32) {  // L^-1 is lower triangular: these need the first columns of u only
+  for (index_t first = 0; first < ld;
+       first += 32) {  // L^-1 is lower triangular: these need the first columns of u only
     const index_t width = first + 32 < ld ? 32 : ld - first;
     const index_t reach = first + width < dim ? first + width : dim;
     product<Real>(isa, Product<Real>{count, width, reach, rows, ld, 1, inverse + first, ld, y + first, ld, false});
@@ -93,9 +96,8 @@ void leverage_tile(Isa isa, const Real* rows, index_t count, index_t dim, const 
 /// least 0, ridge > 0. ArgumentError when A is not positive definite: the rows hold NaN or infinity, or overflow.
 /// O(n dim^2 + dim^3).
 template <class Real>
-  requires(std::is_same_v<Real, float> || std::is_same_v<Real, double>)
-void ridge_leverage(Cpu& cpu, View<const Real, 2> rows, View<const Real, 1> weights, double ridge,
-                    View<Real, 1> scores) {
+requires(std::is_same_v<Real, float> || std::is_same_v<Real, double>) void ridge_leverage(
+    Cpu& cpu, View<const Real, 2> rows, View<const Real, 1> weights, double ridge, View<Real, 1> scores) {
   constexpr const char* where = "kv::ridge_leverage";
   require_equal(weights.extent(0), rows.extent(0), where, "weights");
   require_equal(scores.extent(0), rows.extent(0), where, "scores");

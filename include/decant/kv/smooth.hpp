@@ -1,6 +1,6 @@
-// decant: smoothers, the stage that pools scores along tokens, so that a token is kept for what its neighbours are worth
-// (SnapKV, Li et al., arXiv 2404.14469). Direct taps in fp32, no sliding sum: it would drift. The average divides by
-// the pool size also at the ends when the padding is zero, as kvpress does.
+// decant: smoothers, the stage that pools scores along tokens, so that a token is kept for what its neighbours are
+// worth (SnapKV, Li et al., arXiv 2404.14469). Direct taps in fp32, no sliding sum: it would drift. The average divides
+// by the pool size also at the ends when the padding is zero, as kvpress does.
 #ifndef DECANT_KV_SMOOTH_HPP
 #define DECANT_KV_SMOOTH_HPP
 
@@ -25,7 +25,8 @@ struct AvgPool {
   bool operator==(const AvgPool&) const = default;
 };
 
-/// The maximum of `size` neighbouring scores, centred; size odd, 1 to 31. It makes plateaus: ties go to the lower token.
+/// The maximum of `size` neighbouring scores, centred; size odd, 1 to 31. It makes plateaus: ties go to the lower
+/// token.
 struct MaxPool {
   index_t size = 7;
   Padding padding = Padding::zero;

@@ -1,6 +1,6 @@
-// decant: SnapKV (Li, Huang, Yang, et al., arXiv 2404.14469): tokens that the last `window` queries of the prompt attend
-// to, pooled so that neighbours stay together; the window itself stays. Defaults are kvpress's (window 64, average over
-// 5); the authors' code uses window 32.
+// decant: SnapKV (Li, Huang, Yang, et al., arXiv 2404.14469): tokens that the last `window` queries of the prompt
+// attend to, pooled so that neighbours stay together; the window itself stays. Defaults are kvpress's (window 64,
+// average over 5); the authors' code uses window 32.
 #ifndef DECANT_KV_SNAPKV_HPP
 #define DECANT_KV_SNAPKV_HPP
 

@@ -1,6 +1,6 @@
-// decant: StreamingLLM (Xiao, Tian, Chen, Han, Lewis, arXiv 2309.17453): the first tokens, on which attention rests, and
-// the most recent ones. Keys keep their original RoPE phase, as in kvpress; the paper re-assigns positions inside the
-// cache, which rerotate() (rerotate.hpp) does.
+// decant: StreamingLLM (Xiao, Tian, Chen, Han, Lewis, arXiv 2309.17453): the first tokens, on which attention rests,
+// and the most recent ones. Keys keep their original RoPE phase, as in kvpress; the paper re-assigns positions inside
+// the cache, which rerotate() (rerotate.hpp) does.
 #ifndef DECANT_KV_STREAMING_LLM_HPP
 #define DECANT_KV_STREAMING_LLM_HPP
 

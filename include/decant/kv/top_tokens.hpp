@@ -1,5 +1,5 @@
-// decant: TopTokens, the selector of most papers: of every head the protected tokens and the highest scores, ties to the
-// lower token, indices ascending.
+// decant: TopTokens, the selector of most papers: of every head the protected tokens and the highest scores, ties to
+// the lower token, indices ascending.
 #ifndef DECANT_KV_TOP_TOKENS_HPP
 #define DECANT_KV_TOP_TOKENS_HPP
 

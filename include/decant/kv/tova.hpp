@@ -26,8 +26,7 @@ void score(Cpu& cpu, const TOVA&, const X& x, View<float, 2> scores) {
     require(x.length(h) == n, "kv::TOVA", "x", "heads of one length, as they share their scores", x.length(h));
   }
   detail::require_queries(x, 1, "kv::TOVA");
-  detail::attention_columns<detail::Weight>(
-      cpu, x, detail::ColumnQueries{1, 0, x.queries.extent(0) / heads}, scores);
+  detail::attention_columns<detail::Weight>(cpu, x, detail::ColumnQueries{1, 0, x.queries.extent(0) / heads}, scores);
   const float inverse = 1.0f / static_cast<float>(x.queries.extent(0));
   for (index_t t = 0; t < n; ++t) {
     float sum = 0;

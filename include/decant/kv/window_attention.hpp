@@ -1,6 +1,6 @@
-// decant: WindowAttention, the attention that each token receives from the last queries: the scorer of SnapKV (Li et al.,
-// arXiv 2404.14469), PyramidKV and Ada-KV. Softmax over all keys, causal inside the window; a key's score is the mean
-// over the window's queries and over the query heads of its group. The window's own tokens score 0: protect them.
+// decant: WindowAttention, the attention that each token receives from the last queries: the scorer of SnapKV (Li et
+// al., arXiv 2404.14469), PyramidKV and Ada-KV. Softmax over all keys, causal inside the window; a key's score is the
+// mean over the window's queries and over the query heads of its group. The window's own tokens score 0: protect them.
 #ifndef DECANT_KV_WINDOW_ATTENTION_HPP
 #define DECANT_KV_WINDOW_ATTENTION_HPP
 
@@ -32,8 +32,9 @@ namespace detail {
 template <class X>
 void require_queries(const X& x, index_t needed, const char* where) {
   const index_t have = x.queries.data() == nullptr ? 0 : x.queries.extent(1);
-  require(have >= needed, where, "x.queries", [&] { return "queries of the last " + std::to_string(needed) + " tokens"; },
-          [&] { return std::to_string(have); });
+  require(
+      have >= needed, where, "x.queries", [&] { return "queries of the last " + std::to_string(needed) + " tokens"; },
+      [&] { return std::to_string(have); });
 }
 
 /// scores(h, t) = the group's reduction of the summed weights of `window` queries.

@@ -67,7 +67,8 @@ void matvec(Cpu& cpu, const Plain<T>& w, View<const float, 1> x, View<float, 1> 
 /// Row r of the weights as floats, an embedding look-up. out [cols]
 template <Storage T>
 void dequantize_row(const Plain<T>& w, index_t r, View<float, 1> out) {
-  require(r >= 0 && r < w.rows(), "quant::dequantize_row", "r", "a row below " + std::to_string(w.rows()), r);
+  require(r >= 0 && r < w.rows(), "quant::dequantize_row", "r",
+          [&] { return "a row below " + std::to_string(w.rows()); }, r);
   require_equal(out.extent(0), w.cols(), "quant::dequantize_row", "out");
   for (index_t c = 0; c < w.cols(); ++c) out[c] = static_cast<float>(w.weights(r, c));
 }

@@ -1,4 +1,5 @@
-// Budgets: totals to the token, the published numbers, the flat ranking against brute force, and both modes of select().
+// Budgets: totals to the token, the published numbers, the flat ranking against brute force, and both modes of
+// select().
 #include <algorithm>
 #include <numeric>
 
@@ -24,7 +25,10 @@ struct Scored {
   index_t layer = 0, layers = 1;
 
   Scored(index_t h, index_t length, std::uint64_t seed)
-      : heads(h), n(length), keep(static_cast<std::size_t>(h * length), 0), lengths(static_cast<std::size_t>(h), static_cast<std::int32_t>(length)) {
+      : heads(h),
+        n(length),
+        keep(static_cast<std::size_t>(h * length), 0),
+        lengths(static_cast<std::size_t>(h), static_cast<std::int32_t>(length)) {
     for (index_t i = 0; i < h * length; ++i) scores.push_back(std::abs(static_cast<float>(oracle::normal(seed, i))));
   }
   kv::ScoredLayer view() {
@@ -49,7 +53,9 @@ std::vector<std::int32_t> allocated(const A& allocator, std::vector<Scored>& lay
   return counts;
 }
 
-index_t sum(const std::vector<std::int32_t>& counts) { return std::accumulate(counts.begin(), counts.end(), index_t{0}); }
+index_t sum(const std::vector<std::int32_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), index_t{0});
+}
 
 TEST_CASE("largest remainder: exact totals, ties to the lower index") {
   std::vector<double> shares{1.5, 2.5, 0.25, 0.75};
@@ -60,7 +66,8 @@ TEST_CASE("largest remainder: exact totals, ties to the lower index") {
     const index_t n = 1 + seed % 9, total = seed % 37;
     std::vector<double> parts;
     double whole = 0;
-    for (index_t i = 0; i < n; ++i) parts.push_back(decant::Philox{seed}.uniform(static_cast<std::uint32_t>(i))), whole += parts.back();
+    for (index_t i = 0; i < n; ++i)
+      parts.push_back(decant::Philox{seed}.uniform(static_cast<std::uint32_t>(i))), whole += parts.back();
     for (double& p : parts) p *= static_cast<double>(total) / whole;
     const std::vector<double> before = parts;
     std::vector<std::int32_t> got(static_cast<std::size_t>(n));
@@ -121,8 +128,13 @@ TEST_CASE("PyramidKV: kvpress's numbers") {
 }
 
 TEST_CASE("PyramidKV: ours falls in a line and sums to the token") {
-  for (const auto& [n, b, window] : {std::tuple<index_t, index_t, index_t>{4096, 2048, 64}, {32768, 3276, 64}, {8192, 819, 64},
-                                     {100, 90, 8}, {100, 8, 8}, {50, 49, 0}, {128, 1, 0}}) {
+  for (const auto& [n, b, window] : {std::tuple<index_t, index_t, index_t>{4096, 2048, 64},
+                                     {32768, 3276, 64},
+                                     {8192, 819, 64},
+                                     {100, 90, 8},
+                                     {100, 8, 8},
+                                     {50, 49, 0},
+                                     {128, 1, 0}}) {
     for (const index_t layers : {1, 2, 7, 32}) {
       index_t total = 0;
       std::int32_t before = static_cast<std::int32_t>(n);
@@ -146,7 +158,8 @@ TEST_CASE("PyramidKV: ours falls in a line and sums to the token") {
     std::vector<Scored> one{Scored(1, 4096, 1)};
     one[0].layer = l;
     one[0].layers = 32;
-    REQUIRE(std::abs(allocated(kv::PyramidAllocation{}, one, kv::Budget::tokens(2048))[0] - line[static_cast<std::size_t>(l)]) <= 1);
+    REQUIRE(std::abs(allocated(kv::PyramidAllocation{}, one, kv::Budget::tokens(2048))[0] -
+                     line[static_cast<std::size_t>(l)]) <= 1);
   }
 }
 
@@ -162,11 +175,13 @@ TEST_CASE("Ada-KV: alpha 1 is uniform, alpha 0 the flat ranking, totals exact, p
     // Flat: sort all unprotected scores.
     std::vector<std::pair<float, index_t>> all;
     for (index_t i = 0; i < 120; ++i) {
-      if (!layer[0].keep[static_cast<std::size_t>(i)]) all.emplace_back(-layer[0].scores[static_cast<std::size_t>(i)], i);
+      if (!layer[0].keep[static_cast<std::size_t>(i)])
+        all.emplace_back(-layer[0].scores[static_cast<std::size_t>(i)], i);
     }
     std::sort(all.begin(), all.end());
     std::vector<std::int32_t> flat(4, 1);
-    for (index_t i = 0; i < 4 * b - 4; ++i) ++flat[static_cast<std::size_t>(all[static_cast<std::size_t>(i)].second / 30)];
+    for (index_t i = 0; i < 4 * b - 4; ++i)
+      ++flat[static_cast<std::size_t>(all[static_cast<std::size_t>(i)].second / 30)];
     REQUIRE(allocated(kv::AdaAllocation{.alpha = 0}, layer, budget) == flat);
     for (const float alpha : {0.1f, 0.2f, 0.5f, 0.9f}) {
       for (const auto rule : {kv::AdaAllocation::Rule::official, kv::AdaAllocation::Rule::kvpress}) {
@@ -177,7 +192,8 @@ TEST_CASE("Ada-KV: alpha 1 is uniform, alpha 0 the flat ranking, totals exact, p
           if (rule == kv::AdaAllocation::Rule::kvpress) {
             REQUIRE(counts[h] >= static_cast<std::int32_t>(static_cast<double>(alpha) * static_cast<double>(b)));
           } else {
-            REQUIRE(std::abs(counts[h] - 1 - ((1 - alpha) * static_cast<float>(flat[h] - 1) + alpha * static_cast<float>(b - 1))) < 1.001f);
+            const float share = (1 - alpha) * static_cast<float>(flat[h] - 1) + alpha * static_cast<float>(b - 1);
+            REQUIRE(std::abs(static_cast<float>(counts[h] - 1) - share) < 1.001f);
           }
         }
       }
@@ -194,15 +210,21 @@ TEST_CASE("Ada-KV's kvpress rule against the rule written plainly") {
     for (index_t h = 0; h < 3; ++h) {  // the floor of each head becomes unbeatable
       std::vector<index_t> order(20);
       std::iota(order.begin(), order.end(), h * 20);
-      std::stable_sort(order.begin(), order.end(), [&](index_t x, index_t y) { return s[static_cast<std::size_t>(x)] > s[static_cast<std::size_t>(y)]; });
-      for (index_t i = 0; i < static_cast<index_t>(alpha * static_cast<double>(b)); ++i) s[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = 1e9f;
+      std::stable_sort(order.begin(), order.end(), [&](index_t x, index_t y) {
+        return s[static_cast<std::size_t>(x)] > s[static_cast<std::size_t>(y)];
+      });
+      for (index_t i = 0; i < static_cast<index_t>(alpha * static_cast<double>(b)); ++i)
+        s[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = 1e9f;
     }
     std::vector<index_t> order(60);
     std::iota(order.begin(), order.end(), index_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](index_t x, index_t y) { return s[static_cast<std::size_t>(x)] > s[static_cast<std::size_t>(y)]; });
+    std::stable_sort(order.begin(), order.end(), [&](index_t x, index_t y) {
+      return s[static_cast<std::size_t>(x)] > s[static_cast<std::size_t>(y)];
+    });
     std::vector<std::int32_t> expected(3, 0);
     for (index_t i = 0; i < 3 * b; ++i) ++expected[static_cast<std::size_t>(order[static_cast<std::size_t>(i)] / 20)];
-    REQUIRE(allocated(kv::AdaAllocation{.alpha = 0.4f, .rule = kv::AdaAllocation::Rule::kvpress}, layer, kv::Budget::tokens(b)) == expected);
+    REQUIRE(allocated(kv::AdaAllocation{.alpha = 0.4f, .rule = kv::AdaAllocation::Rule::kvpress}, layer,
+                      kv::Budget::tokens(b)) == expected);
   }
 }
 
@@ -231,19 +253,21 @@ TEST_CASE("GlobalTopK ranks the whole model; select() scores all layers before i
   const index_t n = 40, layers = 3;
   std::vector<Layer<>> data;
   std::vector<kv::LayerView<kv::DenseKV<float>>> xs;
-  for (index_t l = 0; l < layers; ++l) data.emplace_back(oracle::LayerShape{n, 2, 1, 4, 4, 1}, 60 + static_cast<std::uint64_t>(l));
+  for (index_t l = 0; l < layers; ++l)
+    data.emplace_back(oracle::LayerShape{n, 2, 1, 4, 4, 1}, 60 + static_cast<std::uint64_t>(l));
   for (float& k : data[1].keys) k *= 0.6f;  // smaller norms: KNorm keeps more of layer 1
   for (index_t l = 0; l < layers; ++l) {
     xs.push_back(data[static_cast<std::size_t>(l)].view());
     xs.back().layer = l;
     xs.back().layers = layers;
   }
-  const auto policy = kv::Eviction{kv::KNorm{}, kv::NoSmoothing{}, kv::SinkRecent{.sinks = 1, .recent = 1}, kv::NoNormalisation{},
-                                   kv::GlobalTopK{}};
+  const auto policy = kv::Eviction{kv::KNorm{}, kv::NoSmoothing{}, kv::SinkRecent{.sinks = 1, .recent = 1},
+                                   kv::NoNormalisation{}, kv::GlobalTopK{}};
   static_assert(kv::scope_of<decltype(policy)> == kv::Scope::model && kv::scope_of<kv::SnapKV> == kv::Scope::layer);
   Cpu cpu;
   std::vector<kv::Kept> kept(3);
-  select(cpu, policy, View<const kv::LayerView<kv::DenseKV<float>>, 1>(xs), kv::Budget::tokens(10), View<kv::Kept, 1>(kept));
+  select(cpu, policy, View<const kv::LayerView<kv::DenseKV<float>>, 1>(xs), kv::Budget::tokens(10),
+         View<kv::Kept, 1>(kept));
   std::vector<std::pair<double, index_t>> all;
   for (index_t i = 0; i < layers * 2 * n; ++i) {
     const index_t l = i / (2 * n), h = i / n % 2, t = i % n;
@@ -284,7 +308,8 @@ TEST_CASE("many layers in one call are each layer by itself") {
   Cpu cpu;
   const kv::PyramidKV policy{.window = 8};
   std::vector<kv::Kept> kept(4);
-  select(cpu, policy, View<const kv::LayerView<kv::DenseKV<float>>, 1>(xs), kv::Budget::tokens(20), View<kv::Kept, 1>(kept));
+  select(cpu, policy, View<const kv::LayerView<kv::DenseKV<float>>, 1>(xs), kv::Budget::tokens(20),
+         View<kv::Kept, 1>(kept));
   index_t total = 0;
   for (index_t l = 0; l < 4; ++l) {
     const kv::Kept one = select(cpu, policy, xs[static_cast<std::size_t>(l)], kv::Budget::tokens(20));

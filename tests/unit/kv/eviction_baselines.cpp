@@ -1,4 +1,5 @@
-// The baselines by hand: examples of eight tokens that can be followed on paper, and what the papers say their methods do.
+// The baselines by hand: examples of eight tokens that can be followed on paper, and what the papers say their methods
+// do.
 #include <algorithm>
 
 #include "catch_compat.hpp"
@@ -24,11 +25,12 @@ Tokens kept(const P& policy, Layer<>& data, index_t budget, index_t h = 0) {
   return head(select(cpu, policy, data.view(), kv::Budget::tokens(budget)), h);
 }
 
-/// Eight tokens, one head, one dimension: with the query 1, token t weighs weights[t] before normalisation.
+/// Eight tokens, one head: every query gives token t weights[t] before normalisation.
 Layer<> by_hand(const std::vector<double>& weights, index_t queries) {
-  Layer<> data({static_cast<index_t>(weights.size()), 1, 1, 1, 1, queries});
+  Layer<> data({static_cast<index_t>(weights.size()), 1, 1, 4, 1, queries});
   for (std::size_t t = 0; t < weights.size(); ++t) {
-    data.keys[t] = static_cast<float>(std::log(weights[t]));
+    // A dot product over four equal entries, divided by sqrt(4).
+    for (std::size_t d = 0; d < 4; ++d) data.keys[4 * t + d] = static_cast<float>(std::log(weights[t]) / 2);
     data.values[t] = 1;
   }
   for (float& q : data.queries) q = 1;
@@ -141,12 +143,12 @@ TEST_CASE("H2O online: the sums are the (step, head) pairs seen less the evicted
     sums.add(View<const float, 2>(weights.data(), kv_heads * group, n));
     observed += static_cast<double>(kv_heads);
     if (n == capacity) {
-      std::vector<float> k(static_cast<std::size_t>(kv_heads * n), 1.0f);
+      std::vector<float> k(static_cast<std::size_t>(kv_heads * n * 2), 1.0f);
       std::int32_t length = static_cast<std::int32_t>(n);
-      const kv::DenseKV<float> cache{View<float, 4>(k.data(), 1, kv_heads, n, 1), View<float, 4>(k.data(), 1, kv_heads, n, 1),
-                                     View<std::int32_t, 1>(&length, 1)};
+      const kv::DenseKV<float> cache{View<float, 4>(k.data(), 1, kv_heads, n, 2),
+                                     View<float, 4>(k.data(), 1, kv_heads, n, 2), View<std::int32_t, 1>(&length, 1)};
       const auto policy = kv::Eviction{kv::GivenScores{sums.scores()}, kv::NoSmoothing{}, kv::NoProtection{},
-                                       kv::NoNormalisation{}, kv::Uniform{}, kv::RecentAndTop{}};
+                                       kv::NoNormalisation{},          kv::Uniform{},     kv::RecentAndTop{}};
       kv::Kept kept = select(cpu, policy, kv::LayerView{cache}, kv::Budget::tokens(n - 1));
       for (index_t h = 0; h < kv_heads; ++h) {
         const Tokens t = head(kept, h);
@@ -179,7 +181,8 @@ TEST_CASE("BlockwiseKeyDiff: the budget and one block at a time") {
         Tokens list;
         index_t next = 0;
         while (next < 70) {
-          for (index_t i = 0; i < (list.empty() ? budget + block : block) && next < 70; ++i) list.push_back(next++);
+          const index_t take = list.empty() ? budget + block : block;
+          for (index_t i = 0; i < take && next < 70; ++i) list.push_back(next++);
           Layer<> part({static_cast<index_t>(list.size()), 1, 1, 6, 2, 1});
           for (std::size_t i = 0; i < list.size(); ++i) {
             for (index_t d = 0; d < 6; ++d) part.key(0, static_cast<index_t>(i), d) = data.key(h, list[i], d);
@@ -197,7 +200,7 @@ TEST_CASE("BlockwiseKeyDiff: the budget and one block at a time") {
 
 TEST_CASE("Random keeps every token equally often: 10,000 seeds, below the 99.9 % point (false alarm 1e-3)") {
   const index_t n = 16, k = 5, seeds = 10000;
-  Layer<> data({n, 1, 1, 1, 1, 1});
+  Layer<> data({n, 1, 1, 2, 1, 1});
   std::vector<double> count(static_cast<std::size_t>(n), 0.0);
   Cpu cpu;
   for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(seeds); ++seed) {
@@ -214,7 +217,7 @@ TEST_CASE("Random keeps every token equally often: 10,000 seeds, below the 99.9 
 }
 
 TEST_CASE("Random differs by seed, layer and head, and by nothing else") {
-  Layer<> data({200, 2, 1, 1, 1, 1});
+  Layer<> data({200, 2, 1, 2, 1, 1});
   Cpu cpu;
   auto x = data.view();
   x.layers = 2;
@@ -231,7 +234,8 @@ TEST_CASE("Random differs by seed, layer and head, and by nothing else") {
 TEST_CASE("ExpectedAttention: Gaussian queries pay what z says (2e5 draws, within 3.3 standard errors)") {
   // mu'.k / sqrt d + k' Sigma k / (2 d) = log E[exp(q.k / sqrt d)] for q ~ N(mu, Sigma); no rotation.
   const index_t d = 4;
-  const double mu[] = {0.3, -0.8, 0.5, 0.1}, l[4][4] = {{0.9, 0, 0, 0}, {0.2, 0.7, 0, 0}, {-0.3, 0.1, 0.8, 0}, {0, 0.4, -0.2, 0.6}};
+  const double mu[] = {0.3, -0.8, 0.5, 0.1},
+               l[4][4] = {{0.9, 0, 0, 0}, {0.2, 0.7, 0, 0}, {-0.3, 0.1, 0.8, 0}, {0, 0.4, -0.2, 0.6}};
   const double k[] = {0.7, -0.4, 1.1, 0.9};
   double dot = 0, quadratic = 0;
   for (index_t a = 0; a < d; ++a) {
@@ -268,14 +272,16 @@ TEST_CASE("ExpectedAttention: Gaussian queries pay what z says (2e5 draws, withi
   }
   Cpu cpu;
   std::vector<float> s(8);
-  score(cpu, kv::ExpectedAttention{.sinks = 0, .future = 0, .value_norm = false}, data.view(), View<float, 2>(s.data(), 1, 8));
+  score(cpu, kv::ExpectedAttention{.sinks = 0, .future = 0, .value_norm = false}, data.view(),
+        View<float, 2>(s.data(), 1, 8));
   REQUIRE(std::log(static_cast<double>(s[0]) / static_cast<double>(s[1])) == Approx(z).epsilon(1e-5));
 }
 
 TEST_CASE("ExpectedAttention with no covariance is softmax of mu'.k times the value's norm") {
   Layer<> data({30, 1, 1, 8, 3, 10}, 10), constant = data;
   for (index_t i = 0; i < 10; ++i) {  // equal queries: Sigma = 0
-    for (index_t d = 0; d < 8; ++d) constant.pre_rope[static_cast<std::size_t>(i * 8 + d)] = constant.pre_rope[static_cast<std::size_t>(d)];
+    for (index_t d = 0; d < 8; ++d)
+      constant.pre_rope[static_cast<std::size_t>(i * 8 + d)] = constant.pre_rope[static_cast<std::size_t>(d)];
   }
   Cpu cpu;
   std::vector<float> with(30), without(30);
@@ -326,7 +332,8 @@ TEST_CASE("BackwardLOO evicts the one token whose loss changes the outputs least
         if (t != gone) rest.push_back(t);
       }
       const double error = output_error(data, h, rest, 4);
-      REQUIRE(static_cast<double>(cost[static_cast<std::size_t>(h * 24 + gone)]) == Approx(error * error * norm).epsilon(1e-4));
+      REQUIRE(static_cast<double>(cost[static_cast<std::size_t>(h * 24 + gone)]) ==
+              Approx(error * error * norm).epsilon(1e-4));
       if (gone < 20 && error < lowest) lowest = error, best = gone;
     }
     const Tokens t = head(kept, h);
@@ -368,12 +375,12 @@ TEST_CASE("BackwardLOO beats attention in 40 of 40 heads, with decoys and withou
 }
 
 TEST_CASE("BackwardLOO refuses long sequences, and never leaves a query without a token") {
-  Layer<> data({4097, 1, 1, 1, 1, 2});
+  Layer<> data({4097, 1, 1, 2, 1, 2});
   Cpu cpu;
   REQUIRE_THROWS_WITH(select(cpu, kv::BackwardLOO{.window = 2}, data.view(), kv::Budget::tokens(9)),
                       catch_compat::contains("at most 4096 tokens, got 4097"));
   Layer<> single = by_hand({1e-30, 1e-30, 1, 1e-30, 1e-30, 1e-30, 1e-30, 1}, 1);
-  single.keys[2] = 90;  // the query spends everything on token 2
+  for (std::size_t d = 0; d < 4; ++d) single.keys[8 + d] = 45;  // the query spends everything on token 2
   const Tokens t = kept(kv::BackwardLOO{.window = 1}, single, 2);
   REQUIRE(t == Tokens{2, 7});
 }

@@ -172,7 +172,8 @@ struct Surrogate {
     for (index_t a = 0; a < d; ++a) {
       for (index_t b = 0; b < d; ++b) {
         double sum = a == b ? 0.1 : 0;
-        for (index_t e = 0; e < d; ++e) sum += root[static_cast<std::size_t>(a * d + e)] * root[static_cast<std::size_t>(b * d + e)];
+        for (index_t e = 0; e < d; ++e)
+          sum += root[static_cast<std::size_t>(a * d + e)] * root[static_cast<std::size_t>(b * d + e)];
         lambda.push_back(sum);
       }
     }
@@ -189,7 +190,8 @@ Row cross(const Surrogate& s) {
   for (index_t i = 0; i < s.n; ++i) {
     for (index_t a = 0; a < s.c; ++a) {
       for (index_t b = 0; b < s.d; ++b) {
-        m[static_cast<std::size_t>(a * s.d + b)] += s.u[static_cast<std::size_t>(i * s.c + a)] * s.k[static_cast<std::size_t>(i * s.d + b)];
+        m[static_cast<std::size_t>(a * s.d + b)] +=
+            s.u[static_cast<std::size_t>(i * s.c + a)] * s.k[static_cast<std::size_t>(i * s.d + b)];
       }
     }
   }
@@ -224,7 +226,8 @@ TEST_CASE("the surrogate's capacity: d x d, C x C and the difference of entropie
   REQUIRE(got == Approx(0.5 * log_det(output_covariance(s, 1, 1 / sigma2), c)).epsilon(1e-12));
   // h(Y) - h(Y | q) of Gaussians; the mean of q appears nowhere.
   const double two_pi_e = 17.079468445347132;
-  const double entropy = 0.5 * (static_cast<double>(s.c) * std::log(two_pi_e) + log_det(output_covariance(s, sigma2, 1), c));
+  const double entropy =
+      0.5 * (static_cast<double>(s.c) * std::log(two_pi_e) + log_det(output_covariance(s, sigma2, 1), c));
   const double noise = 0.5 * static_cast<double>(s.c) * std::log(two_pi_e * sigma2);
   REQUIRE(got == Approx(entropy - noise).epsilon(1e-12));
   REQUIRE_THROWS_WITH(kv::surrogate_capacity(cpu, s.keys(), s.outputs(), s.covariance(), 0, s.all),
@@ -244,7 +247,8 @@ TEST_CASE("for Lambda-orthogonal keys the surrogate is the sum that CapKV's A is
   for (index_t i = 0; i < d; ++i) {
     k[static_cast<std::size_t>(i * 6)] = 0.5 + 0.3 * static_cast<double>(i);
     lambda[static_cast<std::size_t>(i * 6)] = 2.0 - 0.2 * static_cast<double>(i);
-    r.w[static_cast<std::size_t>(i)] = k[static_cast<std::size_t>(i * 6)] * k[static_cast<std::size_t>(i * 6)] * lambda[static_cast<std::size_t>(i * 6)] / sigma2;
+    r.w[static_cast<std::size_t>(i)] = k[static_cast<std::size_t>(i * 6)] * k[static_cast<std::size_t>(i * 6)] *
+                                       lambda[static_cast<std::size_t>(i * 6)] / sigma2;
   }
   const std::vector<std::int32_t> subset{0, 2, 3};
   const double got = kv::surrogate_capacity(cpu, View<const double, 2>(k.data(), d, d), r.rows(),
@@ -336,7 +340,8 @@ TEST_CASE("greedy is the exact argmax at every step") {
 
 TEST_CASE("duplicates: leverage keeps both of two equal tokens, greedy spreads") {
   Rows r(200, 8, 44);
-  for (index_t d = 0; d < 8; ++d) r.u[static_cast<std::size_t>(5 * 8 + d)] = 3 * r.u[static_cast<std::size_t>(2 * 8 + d)];
+  for (index_t d = 0; d < 8; ++d)
+    r.u[static_cast<std::size_t>(5 * 8 + d)] = 3 * r.u[static_cast<std::size_t>(2 * 8 + d)];
   for (index_t d = 0; d < 8; ++d) r.u[static_cast<std::size_t>(2 * 8 + d)] = r.u[static_cast<std::size_t>(5 * 8 + d)];
   r.w[2] = r.w[5] = 1.6;
   const std::vector<double> s = leverage(r);
@@ -354,7 +359,8 @@ TEST_CASE("a large common direction: float stays within 1e-3 of double and never
   Rows r(4096, 128, 45);
   std::vector<double> centre;
   for (index_t d = 0; d < 128; ++d) centre.push_back(3 * normal(46, d));
-  for (std::size_t i = 0; i < r.u.size(); ++i) r.u[i] = static_cast<double>(static_cast<float>(centre[i % 128] + 0.3 * r.u[i]));
+  for (std::size_t i = 0; i < r.u.size(); ++i)
+    r.u[i] = static_cast<double>(static_cast<float>(centre[i % 128] + 0.3 * r.u[i]));
   for (double& w : r.w) w = static_cast<double>(static_cast<float>(w));
   const std::vector<double> exact = leverage(r);
   for (const decant::Isa isa : {decant::Isa::portable, decant::Isa::avx2, decant::Isa::avx512}) {
@@ -398,7 +404,8 @@ TEST_CASE("tau = 0 ignores the queries; zero values score 0 and keep the earlies
   std::vector<float> mean(2 * 12, 0.0f);
   for (index_t hq = 0; hq < 2; ++hq) {
     for (index_t i = 0; i < 20; ++i) {
-      for (index_t d = 0; d < 12; ++d) mean[static_cast<std::size_t>(hq * 12 + d)] += static_cast<float>(b.q_pre(hq, i, d) / 20);
+      for (index_t d = 0; d < 12; ++d)
+        mean[static_cast<std::size_t>(hq * 12 + d)] += static_cast<float>(b.q_pre(hq, i, d) / 20);
     }
   }
   auto x = b.view();

@@ -58,7 +58,8 @@ void check(const S& scorer, Layer<T>& data, const Table& expected, double bound)
 }
 
 // Around the kernels' block sizes: vectors of 16, blocks of 64 keys, tiles of 256, spans of 1024.
-const LayerShape shapes[] = {{40, 2, 3, 12, 10, 16}, {65, 1, 1, 16, 16, 33}, {257, 2, 4, 24, 40, 9}, {1100, 1, 2, 20, 8, 20}};
+const LayerShape shapes[] = {
+    {40, 2, 3, 12, 10, 16}, {65, 1, 1, 16, 16, 33}, {257, 2, 4, 24, 40, 9}, {1100, 1, 2, 20, 8, 20}};
 
 TEST_CASE("attention columns: SnapKV's window, every reduction") {
   for (const LayerShape& s : shapes) {
@@ -137,7 +138,8 @@ TEST_CASE("H2O: column sums over all causal queries, by age and plain") {
   check(kv::AccumulatedAttention{}, data, by_age, 2e-6);
   Cpu cpu;
   double mass = 0;
-  for (const float v : scored(cpu, kv::AccumulatedAttention{.per_query = false}, data.view())) mass += static_cast<double>(v);
+  for (const float v : scored(cpu, kv::AccumulatedAttention{.per_query = false}, data.view()))
+    mass += static_cast<double>(v);
   REQUIRE(mass == Approx(2 * 150.0).epsilon(1e-5));
 }
 
@@ -226,7 +228,8 @@ TEST_CASE("exact leverage sums to the ridge-damped rank, lies in [0, 1], and is 
   // z-scored: mean 0, variance 1, the same order.
   const auto z = scored(cpu, kv::Leverage{.sketch = 0}, x);
   double mean = 0, square = 0;
-  for (const float v : z) mean += static_cast<double>(v) / 120, square += static_cast<double>(v) * static_cast<double>(v) / 120;
+  for (const float v : z)
+    mean += static_cast<double>(v) / 120, square += static_cast<double>(v) * static_cast<double>(v) / 120;
   REQUIRE(std::abs(mean) < 1e-5);
   REQUIRE(square == Approx(1).epsilon(1e-4));
   REQUIRE(std::max_element(z.begin(), z.end()) - z.begin() == std::max_element(got.begin(), got.end()) - got.begin());
@@ -271,8 +274,8 @@ TEST_CASE("scorers of ragged heads score each head as if it were alone") {
   for (const float f : shorter.pre_rope) pre.push_back(f);
   const std::vector<index_t> offsets{0, 90, 131};
   const std::vector<std::int32_t> lengths{90, 41};
-  const kv::RaggedKV<const float> cache{View<const float, 2>(k.data(), 131, 12), View<const float, 2>(v.data(), 131, 10),
-                                        offsets, lengths, 2};
+  const kv::RaggedKV<const float> cache{View<const float, 2>(k.data(), 131, 12),
+                                        View<const float, 2>(v.data(), 131, 10), offsets, lengths, 2};
   kv::LayerView<kv::RaggedKV<const float>> x{cache};
   x.queries = View<const float, 3>(q.data(), 4, 30, 12);
   x.queries_pre_rope = View<const float, 3>(pre.data(), 4, 30, 12);

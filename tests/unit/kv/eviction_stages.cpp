@@ -1,4 +1,5 @@
-// The stages one by one, the transform, the triggers, and what select() refuses: by the argument's name, nothing written.
+// The stages one by one, the transform, the triggers, and what select() refuses: by the argument's name, nothing
+// written.
 #include <algorithm>
 #include <limits>
 
@@ -57,7 +58,7 @@ TEST_CASE("pooling: zero padding divides by the size, replicate and reflect fill
   // A pool wider than the row.
   REQUIRE(smoothed(kv::AvgPool{5}, V{5, 10}) == V{3, 3});
   REQUIRE(smoothed(kv::AvgPool{5, kv::Padding::replicate}, V{5}) == V{5});
-  REQUIRE(smoothed(kv::AvgPool{7, kv::Padding::reflect}, V{1, 2}) == V{10 * (1.0f / 7), 11 * (1.0f / 7)});
+  REQUIRE(smoothed(kv::AvgPool{7, kv::Padding::reflect}, V{1, 2}) == V{11 * (1.0f / 7), 10 * (1.0f / 7)});
   REQUIRE(smoothed(kv::MaxPool{31}, V{}) == V{});
   REQUIRE_THROWS_WITH(smoothed(kv::AvgPool{4}, s), contains("`size`: expected an odd number from 1 to 31, got 4"));
   REQUIRE_THROWS_WITH(smoothed(kv::MaxPool{33}, s), contains("got 33"));
@@ -144,7 +145,9 @@ TEST_CASE("NaN in keys, values or queries is named before anything is written") 
   };
   Layer<> key({40, 2, 3, 12, 10, 16}), value = key, query = key;
   key.key(1, 13, 4) = std::nanf("");
-  refused(key, kv::SnapKV{.window = 8}, "argument `x`: expected keys, values and queries that give every token a score, got NaN at layer 0, head 1, token 13");
+  refused(key, kv::SnapKV{.window = 8},
+          "argument `x`: expected keys, values and queries that give every token a score, got NaN at layer 0, head 1, "
+          "token 13");
   refused(key, kv::KNorm{}, "head 1, token 13");
   refused(key, kv::KeyDiff{}, "head 1, token 13");
   refused(key, kv::CapKV{}, "head 1, token 13");
@@ -152,7 +155,8 @@ TEST_CASE("NaN in keys, values or queries is named before anything is written") 
   value.value(0, 9, 1) = std::nanf("");
   refused(value, kv::CapKV{}, "head 0, token 9");
   refused(value, kv::ExpectedAttention{}, "head 0, token 9");
-  query.queries[3 * 12 * 16 + 12 * 15] = query.pre_rope[3 * 12 * 16 + 12 * 15] = std::nanf("");  // head 3: group of head 1
+  query.queries[3 * 12 * 16 + 12 * 15] = query.pre_rope[3 * 12 * 16 + 12 * 15] =
+      std::nanf("");  // head 3: group of head 1
   refused(query, kv::SnapKV{.window = 8}, "NaN at layer 0, head 1");
   refused(query, kv::TOVA{}, "NaN at layer 0, head 0");  // TOVA's score is the same for all heads
   refused(query, kv::CapKV{}, "NaN at layer 0, head 1");
@@ -166,7 +170,8 @@ TEST_CASE("select refuses by name what it cannot work with") {
   const kv::Budget b = kv::Budget::tokens(20);
   auto x = data.view();
   x.queries = {};
-  REQUIRE_THROWS_WITH(select(cpu, snap, x, b), contains("argument `x.queries`: expected queries of the last 8 tokens, got 0"));
+  REQUIRE_THROWS_WITH(select(cpu, snap, x, b),
+                      contains("argument `x.queries`: expected queries of the last 8 tokens, got 0"));
   x.queries = View<const float, 3>(data.queries.data(), 6, 4, 12);
   REQUIRE_THROWS_WITH(select(cpu, snap, x, b), contains("queries of the last 8 tokens, got 4"));
   REQUIRE_THROWS_WITH(select(cpu, kv::H2O{}, data.view(), b), contains("queries of the last 40 tokens, got 16"));
@@ -176,12 +181,15 @@ TEST_CASE("select refuses by name what it cannot work with") {
   x.sequence = 1;
   REQUIRE_THROWS_WITH(select(cpu, snap, x, b), contains("argument `sequence`"));
   // Budgets below protection, in tokens and as a share, and no budget at all.
-  REQUIRE_THROWS_WITH(select(cpu, snap, data.view(), kv::Budget::tokens(7)),
-                      contains("argument `budget`: expected at least the 8 protected tokens of layer 0, head 0, got 7"));
-  REQUIRE_THROWS_WITH(select(cpu, snap, data.view(), kv::Budget::keep(0.1)), contains("at least the 8 protected tokens of layer 0, head 0, got 4"));
+  REQUIRE_THROWS_WITH(
+      select(cpu, snap, data.view(), kv::Budget::tokens(7)),
+      contains("argument `budget`: expected at least the 8 protected tokens of layer 0, head 0, got 7"));
+  REQUIRE_THROWS_WITH(select(cpu, snap, data.view(), kv::Budget::keep(0.1)),
+                      contains("at least the 8 protected tokens of layer 0, head 0, got 4"));
   REQUIRE_THROWS_WITH(select(cpu, snap, data.view(), kv::Budget::tokens(-1)), contains("a token count of at least 0"));
   REQUIRE_THROWS_WITH(select(cpu, snap, data.view(), kv::Budget::keep(1.5)), contains("a share between 0 and 1"));
-  REQUIRE_THROWS_WITH(select(cpu, kv::SnapKV{.window = 0}, data.view(), b), contains("`window`: expected at least 1, got 0"));
+  REQUIRE_THROWS_WITH(select(cpu, kv::SnapKV{.window = 0}, data.view(), b),
+                      contains("`window`: expected at least 1, got 0"));
   REQUIRE_THROWS_WITH(select(cpu, kv::SnapKV{.pool = 2}, data.view(), b), contains("`size`"));
   // Room in the result.
   std::vector<std::int32_t> indices(40, -5), counts(2, -5);
@@ -219,7 +227,8 @@ TEST_CASE("rerotate: by 0 nothing, there and back, only differences count, and a
     }
     Layer<> turned = data;
     for (index_t h = 0; h < 2; ++h) {
-      for (index_t t = 0; t < 30; ++t) rotate_key(&turned.key(h, t, 0), dim, rope, positions[static_cast<std::size_t>(h * 30 + t)]);
+      for (index_t t = 0; t < 30; ++t)
+        rotate_key(&turned.key(h, t, 0), dim, rope, positions[static_cast<std::size_t>(h * 30 + t)]);
     }
     const auto pairs = [&](Layer<>& l, index_t h, index_t t, index_t steps) {
       Row out(static_cast<std::size_t>(dim));
@@ -232,18 +241,21 @@ TEST_CASE("rerotate: by 0 nothing, there and back, only differences count, and a
       return out;
     };
     const Row there = pairs(data, 1, 7, positions[37]);
-    for (index_t d = 0; d < dim; ++d) REQUIRE(turned.k(1, 7, d) == Approx(there[static_cast<std::size_t>(d)]).margin(1e-6));
+    for (index_t d = 0; d < dim; ++d)
+      REQUIRE(turned.k(1, 7, d) == Approx(there[static_cast<std::size_t>(d)]).margin(1e-6));
 
     Layer<> moved = turned;
     rerotate(cpu, moved.cache(), 0, View<const std::int32_t, 2>(positions.data(), 2, 30), rope);
     for (index_t h = 0; h < 2; ++h) {
       for (index_t t = 0; t < 30; ++t) {
         const Row expected = pairs(data, h, t, t);
-        for (index_t d = 0; d < dim; ++d) REQUIRE(moved.k(h, t, d) == Approx(expected[static_cast<std::size_t>(d)]).margin(1e-6));
+        for (index_t d = 0; d < dim; ++d)
+          REQUIRE(moved.k(h, t, d) == Approx(expected[static_cast<std::size_t>(d)]).margin(1e-6));
       }
     }
     // q.k depends on the difference of positions alone.
-    std::vector<float> q(data.keys.begin(), data.keys.begin() + dim), k(data.keys.begin() + dim, data.keys.begin() + 2 * dim);
+    std::vector<float> q(data.keys.begin(), data.keys.begin() + dim),
+        k(data.keys.begin() + dim, data.keys.begin() + 2 * dim);
     std::vector<double> dots;
     for (const index_t base : {0, 1, 5000, 131072}) {
       auto a = q, b = k;
@@ -266,15 +278,18 @@ TEST_CASE("rerotate: by 0 nothing, there and back, only differences count, and a
     REQUIRE(same == q);
   }
   const std::vector<std::int32_t> few(20, 0);
-  REQUIRE_THROWS_WITH(rerotate(cpu, data.cache(), 0, View<const std::int32_t, 2>(few.data(), 2, 10), kv::Rope{}), contains("one per cached token, 30, got 10"));
-  REQUIRE_THROWS_WITH(rerotate(cpu, data.cache(), 1, View<const std::int32_t, 2>(few.data(), 2, 10), kv::Rope{}), contains("`sequence`"));
+  REQUIRE_THROWS_WITH(rerotate(cpu, data.cache(), 0, View<const std::int32_t, 2>(few.data(), 2, 10), kv::Rope{}),
+                      contains("one per cached token, 30, got 10"));
+  REQUIRE_THROWS_WITH(rerotate(cpu, data.cache(), 1, View<const std::int32_t, 2>(few.data(), 2, 10), kv::Rope{}),
+                      contains("`sequence`"));
 }
 
 TEST_CASE("triggers") {
   using kv::Step;
   REQUIRE(fires(kv::OncePerPrefill{}, Step{0, 9}));
   REQUIRE_FALSE(fires(kv::OncePerPrefill{}, Step{1, 9}));
-  REQUIRE((fires(kv::EverySteps{3}, Step{0, 1}) && !fires(kv::EverySteps{3}, Step{2, 1}) && fires(kv::EverySteps{3}, Step{6, 1})));
+  REQUIRE((fires(kv::EverySteps{3}, Step{0, 1}) && !fires(kv::EverySteps{3}, Step{2, 1}) &&
+           fires(kv::EverySteps{3}, Step{6, 1})));
   REQUIRE((!fires(kv::AboveCapacity{8}, Step{1, 8}) && fires(kv::AboveCapacity{8}, Step{1, 9})));
   REQUIRE_THROWS_AS(validate(kv::EverySteps{0}), ArgumentError);
   REQUIRE_THROWS_AS(validate(kv::AboveCapacity{0}), ArgumentError);

@@ -69,7 +69,7 @@ struct ColumnBlock {
   ColumnQueries queries;
   index_t first;  // of the list
   index_t count;
-  index_t rows;   // count, padded
+  index_t rows;  // count, padded
 
   index_t length() const { return x.length(head); }
   index_t query_head(index_t r) const {

@@ -1,5 +1,5 @@
-// decant: what the next queries will look like, from those of the prompt: their mean, and their covariance, before RoPE,
-// turned by the average rotation of the coming positions. Used by ExpectedAttention and CapKV.
+// decant: what the next queries will look like, from those of the prompt: their mean, and their covariance, before
+// RoPE, turned by the average rotation of the coming positions. Used by ExpectedAttention and CapKV.
 #ifndef DECANT_KV_DETAIL_FUTURE_QUERY_HPP
 #define DECANT_KV_DETAIL_FUTURE_QUERY_HPP
 
@@ -43,13 +43,18 @@ index_t first_query(const X& x, index_t have, index_t sinks) {
   return skip > 0 ? skip : 0;
 }
 
-/// mean[d] of the queries [first, end) of one head, in double.
+/// mean[d] of the queries [first, end) of one head, in double. Queries are contiguous along d.
 template <class Q>
 void mean_query(const View<const Q, 2>& queries, index_t first, double* mean) {
   const index_t dim = queries.extent(1);
   for (index_t d = 0; d < dim; ++d) mean[d] = 0;
   for (index_t i = first; i < queries.extent(0); ++i) {
-    for (index_t d = 0; d < dim; ++d) mean[d] += static_cast<double>(static_cast<float>(queries(i, d)));
+    const Q* const q = &queries(i, index_t{0});
+    index_t d = 0;
+    for (; d + 16 <= dim; d += 16) {  // in sixteens, so that -O2 vectorises it
+      for (int l = 0; l < 16; ++l) mean[d + l] += static_cast<double>(static_cast<float>(q[d + l]));
+    }
+    for (; d < dim; ++d) mean[d] += static_cast<double>(static_cast<float>(q[d]));
   }
   for (index_t d = 0; d < dim; ++d) mean[d] /= static_cast<double>(queries.extent(0) - first);
 }

@@ -1,5 +1,5 @@
-// decant: the one dense kernel behind the scorers: query times key tiles, weighted Gram matrices and triangular forms are
-// all small products with B's rows contiguous.
+// decant: the one dense kernel behind the scorers: query times key tiles, weighted Gram matrices and triangular forms
+// are all small products with B's rows contiguous.
 #ifndef DECANT_KV_DETAIL_PRODUCT_HPP
 #define DECANT_KV_DETAIL_PRODUCT_HPP
 

@@ -13,6 +13,7 @@ template <int Rows>
 DECANT_TARGET_AVX2 DECANT_INLINE void product_block_avx2(const Product<float>& p, index_t i, index_t j) {
   __m256 low[Rows];
   __m256 high[Rows];
+#pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) low[r] = high[r] = _mm256_setzero_ps();
   const float* a = p.a + i * p.a_row;
   const float* b = p.b + j;
@@ -26,6 +27,7 @@ DECANT_TARGET_AVX2 DECANT_INLINE void product_block_avx2(const Product<float>& p
       high[r] = _mm256_fmadd_ps(x, b1, high[r]);
     }
   }
+#pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r) {
     float* const c = p.c + (i + r) * p.ldc + j;
     if (p.add) {

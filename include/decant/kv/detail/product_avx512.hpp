@@ -13,7 +13,9 @@ namespace decant::kv::detail {
 template <int Rows, int Vectors>
 DECANT_TARGET_AVX512 DECANT_INLINE void product_block_avx512(const Product<float>& p, index_t i, index_t j) {
   __m512 sum[Rows][Vectors];
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) sum[r][v] = _mm512_setzero_ps();
   }
   const float* a = p.a + i * p.a_row;
@@ -28,8 +30,10 @@ DECANT_TARGET_AVX512 DECANT_INLINE void product_block_avx512(const Product<float
       for (int v = 0; v < Vectors; ++v) sum[r][v] = _mm512_fmadd_ps(x, y[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
     float* const c = p.c + (i + r) * p.ldc + j;
+#pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) {
       if (p.add) sum[r][v] = _mm512_add_ps(sum[r][v], _mm512_loadu_ps(c + 16 * v));
       _mm512_storeu_ps(c + 16 * v, sum[r][v]);

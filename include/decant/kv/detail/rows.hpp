@@ -27,8 +27,7 @@ void load_keys(Isa isa, const C& cache, index_t s, index_t h, index_t first, ind
     if constexpr (PlainCacheView<C>) {
       const index_t run = cache.run(s, h, t);
       const index_t take = run < first + count - t ? run : first + count - t;
-      widen_rows(isa, cache.key(s, h, t), cache.key_stride(), take, dim, out + (t - first) * out_stride,
-                 out_stride);
+      widen_rows(isa, cache.key(s, h, t), cache.key_stride(), take, dim, out + (t - first) * out_stride, out_stride);
       t += take;
     } else {
       load_row(cache.key(s, h, t), dim, out + (t - first) * out_stride);
