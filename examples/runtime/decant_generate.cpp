@@ -1,0 +1,169 @@
+// decant-generate: text from a Llama checkpoint under any composition of policies, and a table that compares several.
+//   decant-generate --model examples/model --prompt-file examples/model/prompt.txt --evict capkv:0.25
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generate.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "progress.hpp"
+
+namespace {
+
+using namespace runtime;
+
+struct Options {
+  CommonOptions common;
+  std::string prompt_file;
+  std::string prompt;
+  index_t max_tokens = 100;
+  double temperature = 0;
+  std::uint64_t seed = 0;
+  std::string visibility = "full";
+  std::string evict = "full";
+  std::vector<std::string> compare;
+  int runs = 5;
+};
+
+struct Result {
+  Composition composition;
+  std::vector<Generation> generations;
+  Distance distance;
+
+  double median_of(double Generation::*field) const {
+    std::vector<double> values;
+    for (const Generation& g : generations) values.push_back(g.*field);
+    std::sort(values.begin(), values.end());
+    const std::size_t middle = values.size() / 2;
+    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  }
+};
+
+std::string read_prompt(const Options& o) {
+  if (!o.prompt.empty()) return o.prompt;
+  if (!o.prompt_file.empty() && o.prompt_file != "-") return read_text_file(o.prompt_file);
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+Json to_json(const Result& r, index_t weight_bytes) {
+  return {{"policies", r.composition.text},
+          {"ttft_ms", r.median_of(&Generation::ttft_ms)},
+          {"tpot_ms", r.median_of(&Generation::tpot_ms)},
+          {"kv_bytes", r.generations[0].kv_bytes},
+          {"weight_bytes", weight_bytes},
+          {"kl", r.distance.kl},
+          {"top1_agreement", r.distance.top1_agreement},
+          {"acceptance_length", nullptr},  // without a drafter there is none
+          {"text", tokens_to_bytes(r.generations[0].tokens)}};
+}
+
+void print_table(const std::vector<Result>& results) {
+  std::vector<std::vector<std::string>> table = {
+      {"policies", "TTFT ms", "TPOT ms", "KV KiB", "KL (nats)", "top-1 agreement"}};
+  for (const Result& r : results) {
+    table.push_back({r.composition.text, fixed(r.median_of(&Generation::ttft_ms), 1),
+                     fixed(r.median_of(&Generation::tpot_ms), 3),
+                     fixed(static_cast<double>(r.generations[0].kv_bytes) / 1024, 1), fixed(r.distance.kl, 4),
+                     fixed(100 * r.distance.top1_agreement, 1) + " %"});
+  }
+  std::cout << markdown_table(table);
+}
+
+void run(const Options& o) {
+  const bool comparing = !o.compare.empty();
+  decant::require(o.max_tokens >= 1, "runtime", "--max-tokens", "at least 1", o.max_tokens);
+  decant::require(o.runs >= 1, "runtime", "--runs", "at least 1", o.runs);
+  decant::require(o.temperature >= 0, "runtime", "--temperature", "at least 0", o.temperature);
+  decant::Cpu cpu(parallel_for_threads(o.common.threads));
+  const CacheChoice cache = parse_cache(o.common.cache, o.common.kv_dtype);
+  if (!o.common.json.empty()) require_writable(o.common.json, "--json");
+
+  const Model model(o.common.model);
+  require_byte_vocabulary(model.config);
+  std::vector<Result> results;
+  for (const std::string& text : o.compare) results.push_back({parse_composition(text, model.config), {}, {}});
+  if (!comparing) {
+    results.push_back({parse_composition("visibility=" + o.visibility + " evict=" + o.evict, model.config), {}, {}});
+  }
+  const Tokens prompt = prompt_tokens(model.config, read_prompt(o));
+  const auto n = static_cast<index_t>(prompt.size());
+  decant::require(n + o.max_tokens - 1 <= model.config.context, "runtime", "the prompt and --max-tokens",
+                  "at most the model's context of " + std::to_string(model.config.context) + " tokens",
+                  n + o.max_tokens - 1);
+
+  Progress progress(o.common.progress);
+  const std::size_t runs = comparing || !o.common.json.empty() ? static_cast<std::size_t>(o.runs) : 1;
+  const std::size_t total = runs * results.size();
+  // Interleaved, so that what else the machine does falls on all alike.
+  for (std::size_t i = 0; i < total; ++i) {
+    Result& r = results[i % results.size()];
+    const auto engine = make_engine(cpu, model.config, model.weights, r.composition.stack, cache);
+    r.generations.push_back(generate(*engine, prompt, o.max_tokens, Sampler(o.temperature, o.seed), [&](const Tokens& t) {
+      progress(r.composition.text + ", run " + std::to_string(i / results.size() + 1) + ", token", t.size(),
+               static_cast<std::size_t>(o.max_tokens));
+    }));
+  }
+
+  if (comparing || !o.common.json.empty()) {
+    // All against the uncompressed model, on its own greedy continuation.
+    const auto reference_engine = make_engine(cpu, model.config, model.weights, AnyStack{}, cache);
+    const Tokens reference =
+        generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
+    const std::vector<float> expected = forced_logits(*reference_engine, prompt, reference);
+    std::size_t done = 0;
+    for (Result& r : results) {
+      progress("quality of " + r.composition.text, ++done, results.size());
+      const auto engine = make_engine(cpu, model.config, model.weights, r.composition.stack, cache);
+      r.distance = compare_logits(expected, forced_logits(*engine, prompt, reference), model.config.vocab);
+    }
+  }
+  progress.clear();
+
+  for (const Result& r : results) {
+    if (comparing) std::cout << "--- " << r.composition.text << "\n";
+    std::cout << escaped(tokens_to_bytes(r.generations[0].tokens)) << (comparing ? "\n\n" : "\n") << std::flush;
+  }
+  if (comparing) {
+    print_table(results);
+    std::cout << "\n" << n << " prompt tokens, " << o.max_tokens << " new ones, " << model.weights.bytes
+              << " bytes of weights, " << o.common.cache << " cache in " << o.common.kv_dtype << ", medians of " << runs
+              << " interleaved runs; KL and agreement against the full model on its greedy text.\n";
+  } else {
+    const Result& r = results[0];
+    std::fprintf(stderr, "%s: %lld prompt tokens, TTFT %.1f ms, TPOT %.3f ms, KV %lld bytes\n", r.composition.text.c_str(),
+                 static_cast<long long>(n), r.median_of(&Generation::ttft_ms), r.median_of(&Generation::tpot_ms),
+                 static_cast<long long>(r.generations[0].kv_bytes));
+  }
+  if (!o.common.json.empty()) {
+    Json json = Json::array();
+    for (const Result& r : results) json.push_back(to_json(r, model.weights.bytes));
+    write_json(o.common.json, json);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app("Generates text with a Llama checkpoint under any composition of decant's policies.", "decant-generate");
+  o.common.add_to(app);
+  auto* file = app.add_option("--prompt-file", o.prompt_file, "File with the prompt; - or nothing: standard input");
+  app.add_option("--prompt", o.prompt, "The prompt itself")->excludes(file);
+  app.add_option("--max-tokens", o.max_tokens, "How many tokens to generate")->capture_default_str();
+  app.add_option("--temperature", o.temperature, "0: greedy")->capture_default_str();
+  app.add_option("--seed", o.seed, "For temperatures above 0")->capture_default_str();
+  auto* visibility = app.add_option("--visibility", o.visibility, visibility_help())->capture_default_str();
+  auto* evict = app.add_option("--evict", o.evict, eviction_help())->capture_default_str();
+  app.add_option("--compare", o.compare,
+                 "A composition for the table, as \"full\" or \"visibility=speed:0.75 evict=capkv:0.25\"; repeat it")
+      ->allow_extra_args(false)
+      ->excludes(visibility)
+      ->excludes(evict);
+  app.add_option("--runs", o.runs, "Runs of each composition; times are medians")->capture_default_str();
+  return run_program(app, argc, argv, [&] { run(o); });
+}

@@ -1,0 +1,337 @@
+// Llama<Stack, Cache>: one sequence of a Llama model, computed with decant alone. The stack says which technique of each
+// family is used, the cache how KV rows are stored; everything else is the plain transformer. Read prefill() first.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <decant/attention/dense.hpp>
+#include <decant/core/cpu.hpp>
+#include <decant/kv/eviction.hpp>
+#include <decant/kv/visibility.hpp>
+
+#include "config.hpp"
+#include "kv_cache.hpp"
+#include "ops.hpp"
+#include "tokenizer.hpp"
+#include "weights.hpp"
+
+namespace runtime {
+
+namespace kv = decant::kv;
+
+/// Which rows the output matrix is applied to: a large one costs more than a layer.
+enum class Logits { last, all };
+
+/// Whether a prompt's KV rows are evicted while it runs, or by a later call of evict().
+enum class Evict { now, later };
+
+/// Query i sees the cached rows up to and including last[i]: causal attention of some of the rows.
+struct SeenUpTo {
+  static constexpr bool whole_range = true;
+  View<const std::int32_t, 1> last;
+
+  bool allowed(index_t, index_t query, index_t key, index_t, index_t) const { return key <= last[query]; }
+  decant::attention::KeyRange range(index_t, index_t query, index_t, index_t) const { return {0, last[query] + 1}; }
+};
+
+/// Whether an eviction policy must have seen all layers before it can choose in any.
+template <class Policy>
+constexpr bool needs_whole_model(const Policy&) {
+  return kv::scope_of<Policy> == kv::Scope::model;
+}
+
+template <class Stack, class Cache>
+class Llama {
+ public:
+  /// `config` and `weights` must outlive this; `cpu` may serve several models, one call at a time.
+  /// ArgumentError when the stack does not suit the model.
+  Llama(decant::Cpu& cpu, const Config& config, const Weights& weights, Stack stack, CacheOptions options = {})
+      : cpu_(cpu), c_(config), w_(weights), stack_(std::move(stack)), options_(options),
+        rope_(config.rope(), config.head_dim) {
+    validate(stack_, config.layers);
+  }
+
+  /// Starts anew with this prompt, and makes room for `room` further tokens. Returns logits [1, vocab] of the last
+  /// prompt token, or [rows, vocab] of every prompt token that runs at full depth; they are valid until the next call.
+  View<const float, 2> prefill(const Tokens& prompt, index_t room, Logits which = Logits::last,
+                               Evict when = Evict::now) {
+    const auto n = static_cast<index_t>(prompt.size());
+    decant::require(n >= 1, "runtime::Llama::prefill", "prompt", "at least 1 token", n);
+    decant::require(room >= 0 && n + room <= c_.context, "runtime::Llama::prefill", "prompt and room",
+                    "at most the model's context of " + std::to_string(c_.context) + " tokens", n + room);
+    require_vocabulary(prompt);
+    ready_ = false;  // until the last layer has run, in case that one throws
+    prompt_ = n;
+    length_ = n;
+    rope_.reserve(n + room);
+    caches_.clear();
+    // Scoring reads the prompt's queries: of one layer at a time, or of all when a budget is shared by the whole model.
+    const bool streaming = when == Evict::now && !needs_whole_model(stack_.eviction);
+    queries_.resize(static_cast<std::size_t>(streaming ? 1 : c_.layers));
+
+    decant::Workspace::Scope scope(cpu_.workspace());
+    std::vector<std::int32_t> rows = computed_rows(0);
+    View<float, 2> x = embed(prompt, rows);
+    for (index_t l = 0; l < c_.layers; ++l) {
+      caches_.emplace_back(c_, static_cast<index_t>(rows.size()) + room, options_);
+      // What the next layer does not compute, and no logits are wanted of, need not leave this layer.
+      std::vector<std::int32_t> next = l + 1 < c_.layers ? computed_rows(l + 1) : rows;
+      if (l + 1 == c_.layers && which == Logits::last) next = {static_cast<std::int32_t>(n - 1)};
+      const std::vector<std::int32_t> leaving = places(next, rows);
+      const bool evictable = holds_whole_prompt(l);
+      x = run_layer(l, x, rows, leaving, SeenUpTo{leaving}, evictable ? &queries_of(l) : nullptr);
+      drop_invisible(l, rows);
+      if (evictable && streaming) evict_layer(l);
+      rows = std::move(next);
+    }
+    if (when == Evict::now && !streaming) evict(stack_.eviction, stack_.budget);
+    if (when == Evict::now) queries_.clear();
+    ready_ = true;
+    return project(x);
+  }
+
+  /// Appends decoded tokens, at full depth. Returns the logits [1, vocab] of the last of them or [tokens, vocab] of all;
+  /// they are valid until the next call.
+  View<const float, 2> decode(const Tokens& tokens, Logits which = Logits::last) {
+    const auto m = static_cast<index_t>(tokens.size());
+    decant::require(ready_, "runtime::Llama::decode", "this", "a prompt first", "none");
+    decant::require(m >= 1, "runtime::Llama::decode", "tokens", "at least 1 token", m);
+    decant::require(length_ + m <= c_.context, "runtime::Llama::decode", "tokens",
+                    "at most the model's context of " + std::to_string(c_.context) + " tokens in all", length_ + m);
+    require_vocabulary(tokens);
+    std::vector<std::int32_t> positions(tokens.size());
+    std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(length_));
+    rope_.reserve(length_ + m);
+
+    decant::Workspace::Scope scope(cpu_.workspace());
+    std::vector<std::int32_t> every(tokens.size());
+    std::iota(every.begin(), every.end(), 0);
+    View<float, 2> x = embed(tokens, every);
+    for (index_t l = 0; l < c_.layers; ++l) {
+      const bool last_only = l + 1 == c_.layers && which == Logits::last;
+      // The queries are the sequence's last tokens, which is how decant's masks count.
+      x = run_layer(l, x, positions, last_only ? std::vector<std::int32_t>{every.back()} : every,
+                    decant::attention::Causal{}, nullptr);
+    }
+    length_ += m;
+    return project(x);
+  }
+
+  /// Evicts from every layer that holds the whole prompt, after prefill(..., Evict::later) and before decode(). A copy of
+  /// this object evicts from a copy of the cache.
+  template <class Policy>
+  void evict(const Policy& policy, const kv::Budget& budget) {
+    const bool ready = ready_ && static_cast<index_t>(queries_.size()) == c_.layers && length_ == prompt_;
+    decant::require(ready, "runtime::Llama::evict", "this", "a prompt whose eviction was left for later", "none");
+    using Layer = decltype(layer_view(0));
+    std::vector<Layer> layers;
+    for (index_t l = 0; l < evictable_layers(); ++l) layers.push_back(layer_view(l));
+    std::vector<kv::Kept> kept(layers.size());
+    select(cpu_, policy, View<const Layer, 1>(layers), budget, View<kv::Kept, 1>(kept));
+    for (std::size_t l = 0; l < layers.size(); ++l) cache(static_cast<index_t>(l)).compact(cpu_, kept[l]);
+    queries_.clear();
+  }
+
+  index_t prompt_length() const { return prompt_; }
+  /// Tokens of the sequence so far, whatever the cache has kept of them.
+  index_t length() const { return length_; }
+  Cache& cache(index_t layer) { return caches_[static_cast<std::size_t>(layer)]; }
+
+  /// Bytes of the KV rows in use, over all layers and heads.
+  index_t kv_bytes() {
+    index_t bytes = 0;
+    for (Cache& cache : caches_) bytes += cache.bytes_in_use();
+    return bytes;
+  }
+
+ private:
+  /// A layer's queries of the whole prompt, [tokens, heads * head_dim], before and after RoPE.
+  struct PromptQueries {
+    std::vector<float> plain;
+    std::vector<float> rotated;
+  };
+
+  /// The prompt tokens that a layer computes.
+  std::vector<std::int32_t> computed_rows(index_t layer) const {
+    std::vector<std::int32_t> rows;
+    for (index_t t = 0; t < prompt_; ++t) {
+      if (computed(stack_.visibility, layer, c_.layers, t, prompt_)) rows.push_back(static_cast<std::int32_t>(t));
+    }
+    return rows;
+  }
+
+  /// Where each of `some` stands in `all`; both ascending.
+  static std::vector<std::int32_t> places(const std::vector<std::int32_t>& some, const std::vector<std::int32_t>& all) {
+    std::vector<std::int32_t> at;
+    for (const std::int32_t token : some) {
+      at.push_back(static_cast<std::int32_t>(std::lower_bound(all.begin(), all.end(), token) - all.begin()));
+    }
+    return at;
+  }
+
+  View<float, 2> embed(const Tokens& tokens, const std::vector<std::int32_t>& rows) {
+    auto x = cpu_.workspace().take_view<float>(static_cast<index_t>(rows.size()), c_.hidden);
+    for (index_t i = 0; i < x.extent(0); ++i) {
+      look_up(w_.embedding, tokens[static_cast<std::size_t>(rows[static_cast<std::size_t>(i)])], x[i]);
+    }
+    return x;
+  }
+
+  /// One transformer layer over rows x [tokens, hidden] at these positions. KV rows of all of them are cached, but only
+  /// the rows `leaving` go on: their new states come back, in x's memory. `queries`, if any, receives all queries.
+  template <class Mask>
+  View<float, 2> run_layer(index_t layer, View<float, 2> x, const std::vector<std::int32_t>& positions,
+                           const std::vector<std::int32_t>& leaving, const Mask& mask, PromptQueries* queries) {
+    const LayerWeights& w = w_.layers[static_cast<std::size_t>(layer)];
+    Cache& cache = caches_[static_cast<std::size_t>(layer)];
+    const index_t tokens = x.extent(0);
+    const auto outputs = static_cast<index_t>(leaving.size());
+    decant::Workspace::Scope scope(cpu_.workspace());
+
+    auto normed = take(tokens, c_.hidden);
+    auto q = take(tokens, c_.heads * c_.head_dim);
+    auto k = take(tokens, c_.kv_heads * c_.head_dim);
+    auto v = take(tokens, c_.kv_heads * c_.head_dim);
+    rms_norm(cpu_, x, w.attention_norm, c_.norm_eps, normed);
+    linear(cpu_, w.q, normed, q);
+    linear(cpu_, w.k, normed, k);
+    linear(cpu_, w.v, normed, v);
+    if (queries) queries->plain.assign(q.data(), q.data() + q.size());
+    rope_.rotate(cpu_, heads_of(q), positions);
+    rope_.rotate(cpu_, heads_of(k), positions);
+    if (queries) queries->rotated.assign(q.data(), q.data() + q.size());
+    cache.append(cpu_, heads_of(k), heads_of(v));
+
+    keep_rows(x, leaving);
+    keep_rows(q, leaving);
+    x = x.slice(0, 0, outputs);
+    q = q.slice(0, 0, outputs);
+    auto attended = take(outputs, c_.heads * c_.head_dim);
+    const std::int32_t indptr[2] = {0, static_cast<std::int32_t>(outputs)};
+    attend(cpu_, stack_.attention,
+           decant::attention::Queries<float>{heads_of(q), View<const std::int32_t, 1>(indptr, 2)}, cache.view(),
+           heads_of(attended), View<float, 2>{}, mask);
+    auto update = normed.slice(0, 0, outputs);
+    linear(cpu_, w.o, attended, update);
+    add(x, update);
+
+    // In blocks of rows, whose intermediate states stay in the second-level cache.
+    constexpr index_t block = 64;
+    auto gate = take(std::min(block, outputs), c_.ffn);
+    auto up = take(std::min(block, outputs), c_.ffn);
+    for (index_t first = 0; first < outputs; first += block) {
+      const index_t count = std::min(block, outputs - first);
+      const auto rows = x.slice(0, first, count);
+      const auto g = gate.slice(0, 0, count);
+      const auto u = up.slice(0, 0, count);
+      const auto h = normed.slice(0, 0, count);
+      rms_norm(cpu_, rows, w.ffn_norm, c_.norm_eps, h);
+      linear(cpu_, w.gate, h, g);
+      linear(cpu_, w.up, h, u);
+      swiglu(cpu_, g, u);
+      linear(cpu_, w.down, g, h);
+      add(rows, h);
+    }
+    return x;
+  }
+
+  /// Final norm and output matrix.
+  View<const float, 2> project(View<float, 2> x) {
+    rms_norm(cpu_, x, w_.norm, c_.norm_eps, x);
+    logits_.resize(static_cast<std::size_t>(x.extent(0) * c_.vocab));
+    View<float, 2> logits(logits_.data(), x.extent(0), c_.vocab);
+    linear(cpu_, w_.head, x, logits);
+    return logits;
+  }
+
+  View<float, 2> take(index_t rows, index_t columns) { return cpu_.workspace().take_view<float>(rows, columns); }
+
+  View<float, 3> heads_of(View<float, 2> rows) const {
+    return View<float, 3>(rows.data(), rows.extent(0), rows.extent(1) / c_.head_dim, c_.head_dim);
+  }
+
+  /// Row i becomes row which[i]; `which` is ascending.
+  static void keep_rows(View<float, 2> x, const std::vector<std::int32_t>& which) {
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      const auto to = static_cast<index_t>(i);
+      if (which[i] != to) std::memcpy(&x(to, 0), &x(which[i], 0), static_cast<std::size_t>(x.extent(1)) * sizeof(float));
+    }
+  }
+
+  void require_vocabulary(const Tokens& tokens) const {
+    for (const Token t : tokens) {
+      decant::require(t >= 0 && t < c_.vocab, "runtime::Llama", "tokens", "ids below " + std::to_string(c_.vocab), t);
+    }
+  }
+
+  // --- eviction ------------------------------------------------------------------------------------------------------
+
+  /// Takes away the rows of tokens that the layer had to compute but does not show to later ones (SPEED's pivot).
+  void drop_invisible(index_t layer, const std::vector<std::int32_t>& rows) {
+    std::vector<std::int32_t> shown;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (visible(stack_.visibility, layer, c_.layers, rows[i], prompt_)) shown.push_back(static_cast<std::int32_t>(i));
+    }
+    if (shown.size() == rows.size()) return;
+    // The same rows for every head: a list that is repeated by a stride of 0.
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(c_.kv_heads), static_cast<std::int32_t>(shown.size()));
+    const View<std::int32_t, 2> repeated(shown.data(), {c_.kv_heads, static_cast<index_t>(shown.size())}, {0, 1});
+    cache(layer).compact(cpu_, {repeated, counts});
+  }
+
+  PromptQueries& queries_of(index_t layer) { return queries_[queries_.size() == 1 ? 0 : static_cast<std::size_t>(layer)]; }
+
+  /// Layers that visibility leaves less than the prompt are none of eviction's business.
+  bool holds_whole_prompt(index_t layer) const {
+    return kv_length(stack_.visibility, layer, c_.layers, prompt_, 0) == prompt_;
+  }
+  index_t evictable_layers() const {
+    index_t count = 0;
+    while (count < c_.layers && holds_whole_prompt(count)) ++count;
+    return count;
+  }
+
+  /// What an eviction policy is shown of a layer. Positions are left out: before eviction, token t stands at position t.
+  auto layer_view(index_t layer) {
+    const PromptQueries& queries = queries_of(layer);
+    const auto by_head = [&](const std::vector<float>& rows) {
+      return View<const float, 3>(rows.data(), {c_.heads, prompt_, c_.head_dim}, {c_.head_dim, c_.heads * c_.head_dim, 1});
+    };
+    kv::LayerView x{cache(layer).view()};
+    x.layer = layer;
+    x.layers = evictable_layers();
+    x.queries = by_head(queries.rotated);
+    x.queries_pre_rope = by_head(queries.plain);
+    x.rope = c_.rope();
+    return x;
+  }
+
+  /// Score, select and compact one layer, as soon as it has run.
+  void evict_layer(index_t layer) {
+    kept_.resize(c_.kv_heads, prompt_);
+    select(cpu_, stack_.eviction, layer_view(layer), stack_.budget, kept_.view());
+    cache(layer).compact(cpu_, kept_);
+  }
+
+  decant::Cpu& cpu_;
+  const Config& c_;
+  const Weights& w_;
+  Stack stack_;
+  CacheOptions options_;
+  RopeTable rope_;
+
+  bool ready_ = false;
+  index_t prompt_ = 0;
+  index_t length_ = 0;
+  std::vector<Cache> caches_;  // one per layer
+  std::vector<PromptQueries> queries_;
+  kv::Kept kept_;
+  std::vector<float> logits_;
+};
+
+}  // namespace runtime

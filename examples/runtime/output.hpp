@@ -1,0 +1,73 @@
+// What the programs print: tables for people, JSON files for machines.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <decant/core/error.hpp>
+
+#include "json.hpp"
+
+namespace runtime {
+
+/// "%.*f" as a string.
+inline std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+/// A Markdown table; columns are as wide as their widest cell, and all but the first `left` are right-aligned.
+inline std::string markdown_table(const std::vector<std::vector<std::string>>& rows, std::size_t left = 1) {
+  std::vector<std::size_t> widths(rows[0].size(), 3);
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = row[c].size() > widths[c] ? row[c].size() : widths[c];
+  }
+  std::string text;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    text += "|";
+    for (std::size_t c = 0; c < rows[r].size(); ++c) {
+      const std::string pad(widths[c] - rows[r][c].size(), ' ');
+      text += c < left ? " " + rows[r][c] + pad + " |" : " " + pad + rows[r][c] + " |";
+    }
+    text += "\n";
+    if (r > 0) continue;
+    text += "|";
+    for (std::size_t c = 0; c < widths.size(); ++c) {
+      text += c < left ? std::string(widths[c] + 2, '-') + "|" : std::string(widths[c] + 1, '-') + ":|";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// Whether a file can be written there, asked before long work. ArgumentError naming the option when not.
+inline void require_writable(const std::string& path, const char* option) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  decant::require(::access(folder.c_str(), W_OK) == 0, "runtime", option, "a file in a folder that can be written to",
+                  path);
+}
+
+/// Writes the whole file or, on an error, none of it. What is no regular file (/dev/stdout) is written to directly.
+inline void write_json(const std::string& path, const Json& json) {
+  struct stat status {};
+  const bool direct = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+  const std::string target = direct ? path : path + ".tmp";
+  std::ofstream file(target, std::ios::binary);
+  file << json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) << "\n";
+  file.close();
+  const bool written = static_cast<bool>(file);
+  if (direct && written) return;
+  if (!written || std::rename(target.c_str(), path.c_str()) != 0) {
+    if (!direct) std::remove(target.c_str());
+    throw decant::Error("cannot write " + path);
+  }
+}
+
+}  // namespace runtime

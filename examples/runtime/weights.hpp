@@ -1,0 +1,109 @@
+// A Llama's weights, found by their Hugging Face names in a checkpoint and checked for shape. Matrices stay where the
+// file is mapped, in the type they are stored in.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <decant/core/cpu.hpp>
+#include <decant/core/dtype.hpp>
+#include <decant/core/view.hpp>
+#include <decant/kv/cache_view.hpp>
+#include <decant/quant/plain.hpp>
+
+#include "config.hpp"
+#include "safetensors.hpp"
+
+namespace runtime {
+
+namespace quant = decant::quant;
+using decant::View;
+
+/// A weight matrix in one of the types that files store, in the file's memory.
+using Matrix = std::variant<quant::Plain<float>, quant::Plain<decant::fp16>, quant::Plain<decant::bf16>>;
+
+/// y = x * w^T. x [tokens, columns], y [tokens, rows].
+inline void linear(decant::Cpu& cpu, const Matrix& w, View<const float, 2> x, View<float, 2> y) {
+  std::visit([&](const auto& plain) { matmul(cpu, plain, x, y); }, w);
+}
+
+/// Row r as floats.
+inline void look_up(const Matrix& w, index_t r, View<float, 1> out) {
+  std::visit([&](const auto& plain) { dequantize_row(plain, r, out); }, w);
+}
+
+struct LayerWeights {
+  std::vector<float> attention_norm;  // norms are a few hundred numbers: widened once
+  Matrix q, k, v, o;
+  std::vector<float> ffn_norm;
+  Matrix gate, up, down;
+};
+
+/// Everything that the forward pass reads. Refers to the checkpoint, which must outlive it.
+class Weights {
+ public:
+  Weights(const Config& c, const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+    const index_t q = c.heads * c.head_dim;
+    const index_t kv = c.kv_heads * c.head_dim;
+    embedding = matrix("model.embed_tokens.weight", c.vocab, c.hidden);
+    for (index_t i = 0; i < c.layers; ++i) {
+      const std::string prefix = "model.layers." + std::to_string(i) + ".";
+      LayerWeights w;
+      w.attention_norm = vector(prefix + "input_layernorm.weight", c.hidden);
+      w.q = matrix(prefix + "self_attn.q_proj.weight", q, c.hidden);
+      w.k = matrix(prefix + "self_attn.k_proj.weight", kv, c.hidden);
+      w.v = matrix(prefix + "self_attn.v_proj.weight", kv, c.hidden);
+      w.o = matrix(prefix + "self_attn.o_proj.weight", c.hidden, q);
+      w.ffn_norm = vector(prefix + "post_attention_layernorm.weight", c.hidden);
+      w.gate = matrix(prefix + "mlp.gate_proj.weight", c.ffn, c.hidden);
+      w.up = matrix(prefix + "mlp.up_proj.weight", c.ffn, c.hidden);
+      w.down = matrix(prefix + "mlp.down_proj.weight", c.hidden, c.ffn);
+      layers.push_back(std::move(w));
+    }
+    norm = vector("model.norm.weight", c.hidden);
+    // Some files state a tied head and store it all the same: then the config decides, as in Hugging Face.
+    head = c.tied ? embedding : matrix("lm_head.weight", c.vocab, c.hidden);
+  }
+
+  Matrix embedding;
+  std::vector<LayerWeights> layers;
+  std::vector<float> norm;
+  Matrix head;
+  /// Bytes of all the tensors above as stored, a tied head counted once.
+  index_t bytes = 0;
+
+ private:
+  Matrix matrix(const std::string& name, index_t rows, index_t columns) {
+    const Tensor& tensor = find(name, {rows, columns});
+    const auto as = [&](auto zero) -> Matrix {
+      using T = decltype(zero);
+      return quant::Plain<T>{View<const T, 2>(reinterpret_cast<const T*>(tensor.data), rows, columns)};
+    };
+    if (tensor.dtype == DType::f32) return as(float{});
+    if (tensor.dtype == DType::f16) return as(decant::fp16{});
+    return as(decant::bf16{});
+  }
+
+  std::vector<float> vector(const std::string& name, index_t size) {
+    const Tensor& tensor = find(name, {size});
+    std::vector<float> values(static_cast<std::size_t>(size));
+    const auto widen = [&](auto zero) {
+      decant::kv::load_row(reinterpret_cast<const decltype(zero)*>(tensor.data), size, values.data());
+    };
+    if (tensor.dtype == DType::f32) widen(float{});
+    else if (tensor.dtype == DType::f16) widen(decant::fp16{});
+    else widen(decant::bf16{});
+    return values;
+  }
+
+  const Tensor& find(const std::string& name, const std::vector<index_t>& shape) {
+    const Tensor& tensor = checkpoint_.get(name, shape);
+    bytes += tensor.bytes;
+    return tensor;
+  }
+
+  const Checkpoint& checkpoint_;
+};
+
+}  // namespace runtime
