@@ -8,6 +8,7 @@
 #define DECANT_KV_CAPKV_HPP
 
 #include "detail/future_query.hpp"
+#include "detail/row_dots.hpp"
 #include "detail/rows.hpp"
 #include "eviction.hpp"
 #include "ridge_leverage.hpp"
@@ -133,9 +134,10 @@ struct CapHead {
     load_keys(isa, x.cache, x.sequence, head, first(tile), count(tile), keys, key_dim());
     product<float>(isa, Product<float>{count(tile), lanes, key_dim(), keys, key_dim(), 1, w.directions, lanes, matches,
                                        lanes, false});
+    float squares[gram_tile];
+    if (code()) row_dots(isa, RowDots{keys, key_dim(), keys, key_dim(), count(tile), key_dim(), squares});
     for (index_t i = 0; i < count(tile); ++i) {
-      const float* const k = keys + i * key_dim();
-      const float square = code() ? dot(isa, k, k, key_dim()) : 1.0f;
+      const float square = code() ? squares[i] : 1.0f;
       const float inverse = square == 0 ? 0.0f : 1.0f / std::sqrt(square);
       for (index_t a = 0; a < group; ++a) {
         float r = matches[i * lanes + a] * inverse;

@@ -8,6 +8,7 @@
 
 #include "../core/softmax.hpp"
 #include "detail/future_query.hpp"
+#include "detail/row_dots.hpp"
 #include "detail/rows.hpp"
 #include "eviction.hpp"
 #include "ridge_leverage.hpp"
@@ -91,10 +92,11 @@ struct ExpectedQuery {
     if (with_covariance) {
       product<float>(isa, Product<float>{count, ld, dim, keys, dim, 1, covariance, ld, y, ld, false});
     }
-    for (index_t i = 0; i < count; ++i) {
-      const float* const k = keys + i * dim;
-      z[i] = dot(isa, mean, k, dim) + (with_covariance ? dot(isa, y + i * ld, k, dim) : 0.0f);
-    }
+    row_dots(isa, RowDots{keys, dim, mean, 0, count, dim, z});
+    if (!with_covariance) return;
+    float forms[gram_tile];
+    row_dots(isa, RowDots{keys, dim, y, ld, count, dim, forms});
+    for (index_t i = 0; i < count; ++i) z[i] += forms[i];
   }
 };
 
@@ -161,11 +163,14 @@ void score(Cpu& cpu, const ExpectedAttention& p, const X& x, View<float, 2> scor
       if (p.value_norm) {
         detail::load_values(isa, x.cache, x.sequence, h, p.sinks + at, count, values, value_dim);
       }
+      float squares[detail::gram_tile];
+      if (p.value_norm) {
+        detail::row_dots(isa, detail::RowDots{values, value_dim, values, value_dim, count, value_dim, squares});
+      }
       for (index_t i = 0; i < count; ++i) {
         float sum = 0;
         for (index_t a = 0; a < group; ++a) sum += z[a * free + at + i];
-        const float* const v = values + i * value_dim;
-        const float norm = p.value_norm ? std::sqrt(dot(isa, v, v, value_dim)) : 1.0f;
+        const float norm = p.value_norm ? std::sqrt(squares[i]) : 1.0f;
         out[p.sinks + at + i] = (sum / static_cast<float>(group) + p.eps) * norm;
       }
     });

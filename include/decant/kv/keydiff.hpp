@@ -8,6 +8,7 @@
 
 #include "../core/math.hpp"
 #include "detail/key_tiles.hpp"
+#include "detail/row_dots.hpp"
 #include "eviction.hpp"
 
 namespace decant::kv {
@@ -57,10 +58,11 @@ void score(Cpu& cpu, const KeyDiff&, const X& x, View<float, 2> scores) {
   detail::for_each_key_tile(cpu, x, [&](index_t h, index_t first, index_t count, const float* rows) {
     float* const sum = sums + (h * tiles + first / detail::tile_tokens) * dim;
     for (index_t d = 0; d < dim; ++d) sum[d] = 0;
+    float* const inverse = &scores(h, first);  // kept for the second walk
+    detail::row_dots(isa, detail::RowDots{rows, dim, rows, dim, count, dim, inverse});
     for (index_t i = 0; i < count; ++i) {
-      const float scale = detail::inverse_norm(isa, rows + i * dim, dim);
-      for (index_t d = 0; d < dim; ++d) sum[d] += rows[i * dim + d] * scale;
-      scores(h, first + i) = scale;  // kept for the second walk
+      inverse[i] = inverse[i] == 0 ? 0.0f : 1.0f / std::sqrt(inverse[i]);
+      detail::add_scaled(rows + i * dim, inverse[i], dim, sum);
     }
   });
   for (index_t h = 0; h < heads; ++h) {
@@ -74,10 +76,10 @@ void score(Cpu& cpu, const KeyDiff&, const X& x, View<float, 2> scores) {
   detail::for_each_key_tile(cpu, x, [&](index_t h, index_t first, index_t count, const float* rows) {
     const float* const anchor = anchors + h * dim;
     const float inverse = detail::inverse_norm(isa, anchor, dim);
-    for (index_t i = 0; i < count; ++i) {
-      float& s = scores(h, first + i);
-      s = detail::key_difference(dot(isa, rows + i * dim, anchor, dim), s, inverse);
-    }
+    float* const out = &scores(h, first);
+    float products[detail::tile_tokens];
+    detail::row_dots(isa, detail::RowDots{rows, dim, anchor, 0, count, dim, products});
+    for (index_t i = 0; i < count; ++i) out[i] = detail::key_difference(products[i], out[i], inverse);
   });
 }
 
@@ -102,7 +104,7 @@ struct KeyDiffBlocks {
                  std::uint32_t* keys, std::uint32_t* candidates, std::uint32_t* histogram) const {
     for (index_t d = 0; d < dim; ++d) anchor[d] = 0;
     for (index_t i = 0; i < size; ++i) {
-      for (index_t d = 0; d < dim; ++d) anchor[d] += directions[list[i] * dim + d];
+      add_scaled(directions + list[i] * dim, 1.0f, dim, anchor);
     }
     const float inverse = inverse_norm(isa, anchor, dim);
     index_t kept = 0;

@@ -3,8 +3,10 @@
 #ifndef DECANT_KV_KNORM_HPP
 #define DECANT_KV_KNORM_HPP
 
-#include "../core/math.hpp"
+#include <cmath>
+
 #include "detail/key_tiles.hpp"
+#include "detail/row_dots.hpp"
 #include "eviction.hpp"
 
 namespace decant::kv {
@@ -22,10 +24,9 @@ void score(Cpu& cpu, const KNorm&, const X& x, View<float, 2> scores) {
   const index_t dim = x.cache.key_dim();
   const Isa isa = cpu.isa();
   detail::for_each_key_tile(cpu, x, [&](index_t h, index_t first, index_t count, const float* rows) {
-    for (index_t i = 0; i < count; ++i) {
-      const float* const k = rows + i * dim;
-      scores(h, first + i) = -__builtin_sqrtf(dot(isa, k, k, dim));
-    }
+    float* const out = &scores(h, first);
+    detail::row_dots(isa, detail::RowDots{rows, dim, rows, dim, count, dim, out});
+    for (index_t i = 0; i < count; ++i) out[i] = -std::sqrt(out[i]);
   });
 }
 
