@@ -20,9 +20,8 @@ int main() {
   for (std::uint32_t i = 0; i < queries.size(); ++i) queries[i] = random.uniform(i, 2) - 0.5f;
 
   std::int32_t length = tokens;
-  const kv::DenseKV<bf16> cache{{keys.data(), 1, kv_heads, tokens, dim},
-                                {values.data(), 1, kv_heads, tokens, dim},
-                                {&length, 1}};
+  const kv::DenseKV<bf16> cache{
+      {keys.data(), 1, kv_heads, tokens, dim}, {values.data(), 1, kv_heads, tokens, dim}, {&length, 1}};
   kv::LayerView layer{cache};
   layer.queries_pre_rope = {queries.data(), query_heads, tokens, dim};
 

@@ -21,7 +21,8 @@ namespace runtime {
 namespace kv = decant::kv;
 using decant::View;
 
-// --- visibility --------------------------------------------------------------------------------------------------------
+// --- visibility
+// --------------------------------------------------------------------------------------------------------
 
 struct AnyVisibility {
   std::variant<kv::FullVisibility, kv::Speed> policy;
@@ -42,7 +43,8 @@ inline index_t kv_length(const AnyVisibility& v, index_t layer, index_t layers, 
 }
 static_assert(kv::VisibilityPolicy<AnyVisibility>);
 
-// --- eviction ----------------------------------------------------------------------------------------------------------
+// --- eviction
+// ----------------------------------------------------------------------------------------------------------
 
 struct AnyEviction {
   std::variant<kv::Full, kv::StreamingLLM, kv::H2O, kv::SnapKV, kv::TOVA, kv::KNorm, kv::KeyDiff, kv::ExpectedAttention,
@@ -67,15 +69,18 @@ inline bool needs_whole_model(const AnyEviction& e) {
 /// The eviction policies by the names that command lines give them.
 inline const std::vector<std::pair<std::string, AnyEviction>>& known_evictions() {
   static const std::vector<std::pair<std::string, AnyEviction>> known = {
-      {"full", {kv::Full{}}},       {"streaming", {kv::StreamingLLM{}}}, {"h2o", {kv::H2O{}}},
-      {"snapkv", {kv::SnapKV{}}},   {"tova", {kv::TOVA{}}},              {"knorm", {kv::KNorm{}}},
-      {"keydiff", {kv::KeyDiff{}}}, {"expected", {kv::ExpectedAttention{}}}, {"pyramid", {kv::PyramidKV{}}},
-      {"ada", {kv::AdaKV{}}},       {"capkv", {kv::CapKV{}}},            {"random", {kv::Random{}}},
+      {"full", {kv::Full{}}},         {"streaming", {kv::StreamingLLM{}}},
+      {"h2o", {kv::H2O{}}},           {"snapkv", {kv::SnapKV{}}},
+      {"tova", {kv::TOVA{}}},         {"knorm", {kv::KNorm{}}},
+      {"keydiff", {kv::KeyDiff{}}},   {"expected", {kv::ExpectedAttention{}}},
+      {"pyramid", {kv::PyramidKV{}}}, {"ada", {kv::AdaKV{}}},
+      {"capkv", {kv::CapKV{}}},       {"random", {kv::Random{}}},
   };
   return known;
 }
 
-// --- a composition -----------------------------------------------------------------------------------------------------
+// --- a composition
+// -----------------------------------------------------------------------------------------------------
 
 /// decant::Stack with its first parts chosen at run time.
 struct AnyStack {
@@ -87,8 +92,11 @@ struct AnyStack {
 
 inline void validate(const AnyStack& stack, index_t layers) {
   // Stack's own checks, with the visibility that is held.
-  std::visit([&](const auto& v) { validate(decant::Stack{v, kv::Full{}, stack.attention}, layers); },
-             stack.visibility.policy);
+  std::visit(
+      [&](const auto& v) {
+        validate(decant::Stack{v, kv::Full{}, stack.attention}, layers);
+      },
+      stack.visibility.policy);
   validate(stack.budget);
 }
 
@@ -105,8 +113,10 @@ inline std::vector<std::string> split(const std::string& text, const char* separ
   std::vector<std::string> parts;
   std::string part;
   for (const char c : text + separators[0]) {
-    if (std::string(separators).find(c) == std::string::npos) part += c;
-    else if (!part.empty()) parts.push_back(std::exchange(part, {}));
+    if (std::string(separators).find(c) == std::string::npos)
+      part += c;
+    else if (!part.empty())
+      parts.push_back(std::exchange(part, {}));
   }
   return parts;
 }
@@ -215,7 +225,11 @@ inline Composition parse_composition(const std::string& text, const Config& conf
   return c;
 }
 
-inline std::string visibility_help() { return "Which tokens exist in which layer: full, speed[:DEPTH[:transient|keep]]"; }
-inline std::string eviction_help() { return "Which KV rows stay after the prompt, as NAME:BUDGET: " + eviction_names(); }
+inline std::string visibility_help() {
+  return "Which tokens exist in which layer: full, speed[:DEPTH[:transient|keep]]";
+}
+inline std::string eviction_help() {
+  return "Which KV rows stay after the prompt, as NAME:BUDGET: " + eviction_names();
+}
 
 }  // namespace runtime

@@ -73,8 +73,10 @@ inline void read_rope(const JsonObject& json, Config& config) {
   const JsonObject scaling = json.has("rope_parameters") ? holder : json.object("rope_scaling");
   const char* name = scaling.has("rope_type") ? "rope_type" : "type";
   const std::string type = scaling.string_or(name, "default");
-  if (type == "llama3") config.rope_frequencies = llama3_frequencies(scaling, config);
-  else if (type != "default") scaling.bad(name, "\"default\" or \"llama3\"", type);
+  if (type == "llama3")
+    config.rope_frequencies = llama3_frequencies(scaling, config);
+  else if (type != "default")
+    scaling.bad(name, "\"default\" or \"llama3\"", type);
 }
 
 inline SpeedTuning read_speed_tuning(const JsonObject& json) {

@@ -103,17 +103,17 @@ void run(const Options& o) {
   for (std::size_t i = 0; i < total; ++i) {
     Result& r = results[i % results.size()];
     const auto engine = make_engine(cpu, model.config, model.weights, r.composition.stack, cache);
-    r.generations.push_back(generate(*engine, prompt, o.max_tokens, Sampler(o.temperature, o.seed), [&](const Tokens& t) {
-      progress(r.composition.text + ", run " + std::to_string(i / results.size() + 1) + ", token", t.size(),
-               static_cast<std::size_t>(o.max_tokens));
-    }));
+    r.generations.push_back(
+        generate(*engine, prompt, o.max_tokens, Sampler(o.temperature, o.seed), [&](const Tokens& t) {
+          progress(r.composition.text + ", run " + std::to_string(i / results.size() + 1) + ", token", t.size(),
+                   static_cast<std::size_t>(o.max_tokens));
+        }));
   }
 
   if (comparing || !o.common.json.empty()) {
     // All against the uncompressed model, on its own greedy continuation.
     const auto reference_engine = make_engine(cpu, model.config, model.weights, AnyStack{}, cache);
-    const Tokens reference =
-        generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
+    const Tokens reference = generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
     const std::vector<float> expected = forced_logits(*reference_engine, prompt, reference);
     std::size_t done = 0;
     for (Result& r : results) {
@@ -130,14 +130,15 @@ void run(const Options& o) {
   }
   if (comparing) {
     print_table(results);
-    std::cout << "\n" << n << " prompt tokens, " << o.max_tokens << " new ones, " << model.weights.bytes
+    std::cout << "\n"
+              << n << " prompt tokens, " << o.max_tokens << " new ones, " << model.weights.bytes
               << " bytes of weights, " << o.common.cache << " cache in " << o.common.kv_dtype << ", medians of " << runs
               << " interleaved runs; KL and agreement against the full model on its greedy text.\n";
   } else {
     const Result& r = results[0];
-    std::fprintf(stderr, "%s: %lld prompt tokens, TTFT %.1f ms, TPOT %.3f ms, KV %lld bytes\n", r.composition.text.c_str(),
-                 static_cast<long long>(n), r.median_of(&Generation::ttft_ms), r.median_of(&Generation::tpot_ms),
-                 static_cast<long long>(r.generations[0].kv_bytes));
+    std::fprintf(stderr, "%s: %lld prompt tokens, TTFT %.1f ms, TPOT %.3f ms, KV %lld bytes\n",
+                 r.composition.text.c_str(), static_cast<long long>(n), r.median_of(&Generation::ttft_ms),
+                 r.median_of(&Generation::tpot_ms), static_cast<long long>(r.generations[0].kv_bytes));
   }
   if (!o.common.json.empty()) {
     Json json = Json::array();

@@ -40,7 +40,9 @@ struct Options {
 
 enum class Asking { aware, agnostic };
 constexpr Asking both_ways[] = {Asking::aware, Asking::agnostic};
-const char* name(Asking a) { return a == Asking::aware ? "query-aware" : "question-agnostic"; }
+const char* name(Asking a) {
+  return a == Asking::aware ? "query-aware" : "question-agnostic";
+}
 
 /// What is measured of each prompt: every policy at every budget, the first being no eviction at all.
 struct Treatment {
@@ -107,7 +109,8 @@ void measure(Engine& engine, const Config& config, const Item& item, Asking aski
   for (std::size_t i = 0; i < treatments.size(); ++i) {
     const auto copy = engine.copy();
     copy->evict(treatments[i].eviction, treatments[i].keep);
-    const View<const float, 2> logits = aware ? View<const float, 2>(kept.data(), 1, config.vocab) : copy->decode(question);
+    const View<const float, 2> logits =
+        aware ? View<const float, 2>(kept.data(), 1, config.vocab) : copy->decode(question);
     right[i] += answers(*copy, logits, answer) ? 1 : 0;
   }
 }
@@ -194,14 +197,19 @@ void run(Options o) {
           });
           const std::size_t count = right[v][a][static_cast<std::size_t>(t - treatments.begin())];
           row.push_back(percent(count, items.size()));
-          json.push_back({{"policy", policy}, {"budget", budget}, {"visibility", o.visibilities[v]},
-                          {"asking", name(asking)}, {"right", count}, {"items", items.size()},
+          json.push_back({{"policy", policy},
+                          {"budget", budget},
+                          {"visibility", o.visibilities[v]},
+                          {"asking", name(asking)},
+                          {"right", count},
+                          {"items", items.size()},
                           {"accuracy", static_cast<double>(count) / static_cast<double>(items.size())}});
         }
       }
       table.push_back(row);
     }
-    std::cout << "Exact answers in %, " << name(asking) << ", " << items.size() << " items, by share of KV rows kept:\n\n"
+    std::cout << "Exact answers in %, " << name(asking) << ", " << items.size()
+              << " items, by share of KV rows kept:\n\n"
               << markdown_table(table) << "\n";
   }
   if (!o.common.json.empty()) write_json(o.common.json, json);

@@ -32,9 +32,12 @@ CacheChoice parse_cache(const std::string& layout, const std::string& dtype) {
 std::unique_ptr<Engine> make_engine(decant::Cpu& cpu, const Config& config, const Weights& weights,
                                     const AnyStack& stack, const CacheChoice& cache) {
   switch (cache.layout) {
-    case CacheLayout::dense: return detail::make_dense(cpu, config, weights, stack, cache);
-    case CacheLayout::paged: return detail::make_paged(cpu, config, weights, stack, cache);
-    default: return detail::make_ragged(cpu, config, weights, stack, cache);
+    case CacheLayout::dense:
+      return detail::make_dense(cpu, config, weights, stack, cache);
+    case CacheLayout::paged:
+      return detail::make_paged(cpu, config, weights, stack, cache);
+    default:
+      return detail::make_ragged(cpu, config, weights, stack, cache);
   }
 }
 

@@ -42,8 +42,8 @@ class Sampler {
 
 struct Generation {
   Tokens tokens;
-  double ttft_ms = 0;  // prompt to first token, eviction included
-  double tpot_ms = 0;  // per further token, on average; 0 when there is none
+  double ttft_ms = 0;    // prompt to first token, eviction included
+  double tpot_ms = 0;    // per further token, on average; 0 when there is none
   index_t kv_bytes = 0;  // of the rows in use at the end
 };
 

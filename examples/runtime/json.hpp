@@ -1,5 +1,5 @@
-// JSON from outside: a parser that also refuses duplicate names and absurd nesting, and typed look-ups whose errors name
-// the file, the member, what was expected and what was got.
+// JSON from outside: a parser that also refuses duplicate names and absurd nesting, and typed look-ups whose errors
+// name the file, the member, what was expected and what was got.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The KV rows of one layer of one sequence, in each of decant's three layouts. The memory is this file's, the views of it
-// are decant's; the three classes look alike to Llama.
+// The KV rows of one layer of one sequence, in each of decant's three layouts. The memory is this file's, the views of
+// it are decant's; the three classes look alike to Llama.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,8 @@ template <class T>
 class PagedCache {
  public:
   PagedCache(const Config& c, index_t capacity, const CacheOptions& options)
-      : heads_(c.kv_heads), dim_(c.head_dim),
+      : heads_(c.kv_heads),
+        dim_(c.head_dim),
         table_((capacity + options.page_size - 1) / options.page_size, options.page_size, 1),
         rows_(table_.pages() * heads_ * table_.page_size(), dim_) {}
 
@@ -104,8 +105,8 @@ class RaggedCache {
 
   decant::kv::RaggedKV<T> view() {
     const auto heads = static_cast<index_t>(lengths_.size());
-    return {View<T, 2>(rows_.keys.data(), offsets_.back(), dim_), View<T, 2>(rows_.values.data(), offsets_.back(), dim_),
-            offsets_, lengths_, heads};
+    return {View<T, 2>(rows_.keys.data(), offsets_.back(), dim_),
+            View<T, 2>(rows_.values.data(), offsets_.back(), dim_), offsets_, lengths_, heads};
   }
   void append(decant::Cpu& cpu, View<float, 3> keys, View<float, 3> values) {
     decant::kv::append(cpu, view(), 0, keys, values);

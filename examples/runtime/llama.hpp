@@ -1,5 +1,6 @@
-// Llama<Stack, Cache>: one sequence of a Llama model, computed with decant alone. The stack says which technique of each
-// family is used, the cache how KV rows are stored; everything else is the plain transformer. Read prefill() first.
+// Llama<Stack, Cache>: one sequence of a Llama model, computed with decant alone. The stack says which technique of
+// each family is used, the cache how KV rows are stored; everything else is the plain transformer. Read prefill()
+// first.
 #pragma once
 
 #include <algorithm>
@@ -30,13 +31,15 @@ enum class Logits { last, all };
 /// Whether a prompt's KV rows are evicted while it runs, or by a later call of evict().
 enum class Evict { now, later };
 
-/// Query i sees the cached rows up to and including last[i]: causal attention of some of the rows.
-struct SeenUpTo {
+/// Query i sees all cached rows but the last behind[i]: causal attention for any of the tokens that were cached last.
+struct Behind {
   static constexpr bool whole_range = true;
-  View<const std::int32_t, 1> last;
+  View<const std::int32_t, 1> behind;
 
-  bool allowed(index_t, index_t query, index_t key, index_t, index_t) const { return key <= last[query]; }
-  decant::attention::KeyRange range(index_t, index_t query, index_t, index_t) const { return {0, last[query] + 1}; }
+  bool allowed(index_t, index_t query, index_t key, index_t, index_t keys) const { return key < keys - behind[query]; }
+  decant::attention::KeyRange range(index_t, index_t query, index_t, index_t keys) const {
+    return {0, keys - behind[query]};
+  }
 };
 
 /// Whether an eviction policy must have seen all layers before it can choose in any.
@@ -51,7 +54,11 @@ class Llama {
   /// `config` and `weights` must outlive this; `cpu` may serve several models, one call at a time.
   /// ArgumentError when the stack does not suit the model.
   Llama(decant::Cpu& cpu, const Config& config, const Weights& weights, Stack stack, CacheOptions options = {})
-      : cpu_(cpu), c_(config), w_(weights), stack_(std::move(stack)), options_(options),
+      : cpu_(cpu),
+        c_(config),
+        w_(weights),
+        stack_(std::move(stack)),
+        options_(options),
         rope_(config.rope(), config.head_dim) {
     validate(stack_, config.layers);
   }
@@ -82,9 +89,8 @@ class Llama {
       // What the next layer does not compute, and no logits are wanted of, need not leave this layer.
       std::vector<std::int32_t> next = l + 1 < c_.layers ? computed_rows(l + 1) : rows;
       if (l + 1 == c_.layers && which == Logits::last) next = {static_cast<std::int32_t>(n - 1)};
-      const std::vector<std::int32_t> leaving = places(next, rows);
       const bool evictable = holds_whole_prompt(l);
-      x = run_layer(l, x, rows, leaving, SeenUpTo{leaving}, evictable ? &queries_of(l) : nullptr);
+      x = run_layer(l, x, rows, places(next, rows), evictable ? &queries_of(l) : nullptr);
       drop_invisible(l, rows);
       if (evictable && streaming) evict_layer(l);
       rows = std::move(next);
@@ -95,8 +101,8 @@ class Llama {
     return project(x);
   }
 
-  /// Appends decoded tokens, at full depth. Returns the logits [1, vocab] of the last of them or [tokens, vocab] of all;
-  /// they are valid until the next call.
+  /// Appends decoded tokens, at full depth. Returns the logits [1, vocab] of the last of them or [tokens, vocab] of
+  /// all; they are valid until the next call.
   View<const float, 2> decode(const Tokens& tokens, Logits which = Logits::last) {
     const auto m = static_cast<index_t>(tokens.size());
     decant::require(ready_, "runtime::Llama::decode", "this", "a prompt first", "none");
@@ -114,16 +120,14 @@ class Llama {
     View<float, 2> x = embed(tokens, every);
     for (index_t l = 0; l < c_.layers; ++l) {
       const bool last_only = l + 1 == c_.layers && which == Logits::last;
-      // The queries are the sequence's last tokens, which is how decant's masks count.
-      x = run_layer(l, x, positions, last_only ? std::vector<std::int32_t>{every.back()} : every,
-                    decant::attention::Causal{}, nullptr);
+      x = run_layer(l, x, positions, last_only ? std::vector<std::int32_t>{every.back()} : every, nullptr);
     }
     length_ += m;
     return project(x);
   }
 
-  /// Evicts from every layer that holds the whole prompt, after prefill(..., Evict::later) and before decode(). A copy of
-  /// this object evicts from a copy of the cache.
+  /// Evicts from every layer that holds the whole prompt, after prefill(..., Evict::later) and before decode(). A copy
+  /// of this object evicts from a copy of the cache.
   template <class Policy>
   void evict(const Policy& policy, const kv::Budget& budget) {
     const bool ready = ready_ && static_cast<index_t>(queries_.size()) == c_.layers && length_ == prompt_;
@@ -184,9 +188,8 @@ class Llama {
 
   /// One transformer layer over rows x [tokens, hidden] at these positions. KV rows of all of them are cached, but only
   /// the rows `leaving` go on: their new states come back, in x's memory. `queries`, if any, receives all queries.
-  template <class Mask>
   View<float, 2> run_layer(index_t layer, View<float, 2> x, const std::vector<std::int32_t>& positions,
-                           const std::vector<std::int32_t>& leaving, const Mask& mask, PromptQueries* queries) {
+                           const std::vector<std::int32_t>& leaving, PromptQueries* queries) {
     const LayerWeights& w = w_.layers[static_cast<std::size_t>(layer)];
     Cache& cache = caches_[static_cast<std::size_t>(layer)];
     const index_t tokens = x.extent(0);
@@ -213,9 +216,11 @@ class Llama {
     q = q.slice(0, 0, outputs);
     auto attended = take(outputs, c_.heads * c_.head_dim);
     const std::int32_t indptr[2] = {0, static_cast<std::int32_t>(outputs)};
+    std::vector<std::int32_t> behind;
+    for (const std::int32_t row : leaving) behind.push_back(static_cast<std::int32_t>(tokens) - 1 - row);
     attend(cpu_, stack_.attention,
            decant::attention::Queries<float>{heads_of(q), View<const std::int32_t, 1>(indptr, 2)}, cache.view(),
-           heads_of(attended), View<float, 2>{}, mask);
+           heads_of(attended), View<float, 2>{}, Behind{behind});
     auto update = normed.slice(0, 0, outputs);
     linear(cpu_, w.o, attended, update);
     add(x, update);
@@ -259,7 +264,8 @@ class Llama {
   static void keep_rows(View<float, 2> x, const std::vector<std::int32_t>& which) {
     for (std::size_t i = 0; i < which.size(); ++i) {
       const auto to = static_cast<index_t>(i);
-      if (which[i] != to) std::memcpy(&x(to, 0), &x(which[i], 0), static_cast<std::size_t>(x.extent(1)) * sizeof(float));
+      if (which[i] != to)
+        std::memcpy(&x(to, 0), &x(which[i], 0), static_cast<std::size_t>(x.extent(1)) * sizeof(float));
     }
   }
 
@@ -284,7 +290,9 @@ class Llama {
     cache(layer).compact(cpu_, {repeated, counts});
   }
 
-  PromptQueries& queries_of(index_t layer) { return queries_[queries_.size() == 1 ? 0 : static_cast<std::size_t>(layer)]; }
+  PromptQueries& queries_of(index_t layer) {
+    return queries_[queries_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
+  }
 
   /// Layers that visibility leaves less than the prompt are none of eviction's business.
   bool holds_whole_prompt(index_t layer) const {
@@ -296,11 +304,13 @@ class Llama {
     return count;
   }
 
-  /// What an eviction policy is shown of a layer. Positions are left out: before eviction, token t stands at position t.
+  /// What an eviction policy is shown of a layer. Positions are left out: before eviction, token t stands at position
+  /// t.
   auto layer_view(index_t layer) {
     const PromptQueries& queries = queries_of(layer);
     const auto by_head = [&](const std::vector<float>& rows) {
-      return View<const float, 3>(rows.data(), {c_.heads, prompt_, c_.head_dim}, {c_.head_dim, c_.heads * c_.head_dim, 1});
+      return View<const float, 3>(rows.data(), {c_.heads, prompt_, c_.head_dim},
+                                  {c_.head_dim, c_.heads * c_.head_dim, 1});
     };
     kv::LayerView x{cache(layer).view()};
     x.layer = layer;

@@ -1,4 +1,5 @@
-// What the engine_*.cpp files share: they compile Llama for one cache layout each, so that a build can do them in parallel.
+// What the engine_*.cpp files share: they compile Llama for one cache layout each, so that a build can do them in
+// parallel.
 #pragma once
 
 #include <memory>
@@ -33,9 +34,12 @@ EnginePointer make(decant::Cpu& cpu, const Config& config, const Weights& weight
                    const CacheChoice& cache) {
   const CacheOptions options{cache.page_size};
   switch (cache.dtype) {
-    case DType::f16: return std::make_unique<LlamaEngine<Cache<decant::fp16>>>(cpu, config, weights, stack, options);
-    case DType::bf16: return std::make_unique<LlamaEngine<Cache<decant::bf16>>>(cpu, config, weights, stack, options);
-    default: return std::make_unique<LlamaEngine<Cache<float>>>(cpu, config, weights, stack, options);
+    case DType::f16:
+      return std::make_unique<LlamaEngine<Cache<decant::fp16>>>(cpu, config, weights, stack, options);
+    case DType::bf16:
+      return std::make_unique<LlamaEngine<Cache<decant::bf16>>>(cpu, config, weights, stack, options);
+    default:
+      return std::make_unique<LlamaEngine<Cache<float>>>(cpu, config, weights, stack, options);
   }
 }
 

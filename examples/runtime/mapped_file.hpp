@@ -30,8 +30,10 @@ class MappedFile {
     int error = regular ? 0 : EINVAL;
     if (size_ > 0) {
       void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
-      if (memory == MAP_FAILED) error = errno;
-      else data_ = static_cast<const std::byte*>(memory);
+      if (memory == MAP_FAILED)
+        error = errno;
+      else
+        data_ = static_cast<const std::byte*>(memory);
     }
     ::close(descriptor);
     if (error != 0) fail(path, error);

@@ -42,7 +42,9 @@ inline float exp_in_range(float x) {
   return std::bit_cast<float>(std::bit_cast<std::int32_t>(p) + (std::bit_cast<std::int32_t>(shifted) << 23));
 }
 
-inline float silu(float x) { return x / (1.0f + exp_in_range(-x)); }
+inline float silu(float x) {
+  return x / (1.0f + exp_in_range(-x));
+}
 
 }  // namespace detail
 
@@ -62,7 +64,8 @@ inline void rms_norm(decant::Cpu& cpu, View<const float, 2> x, const std::vector
       for (; i < width; ++i) sums[i % block] += in[i] * in[i];
       double total = 0;
       for (const float s : sums) total += static_cast<double>(s);
-      const auto scale = static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(width) + static_cast<double>(eps)));
+      const auto scale =
+          static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(width) + static_cast<double>(eps)));
       float* to = &out(row, 0);
       for (i = 0; i < width; ++i) to[i] = in[i] * scale * weight[static_cast<std::size_t>(i)];
     }
@@ -110,7 +113,8 @@ class RopeTable {
     }
   }
 
-  /// Turns every head of every row in place. rows [tokens, heads, head_dim], positions [tokens] below the reserved count.
+  /// Turns every head of every row in place. rows [tokens, heads, head_dim], positions [tokens] below the reserved
+  /// count.
   void rotate(decant::Cpu& cpu, View<float, 3> rows, View<const std::int32_t, 1> positions) const {
     cpu.parallel_ranges(rows.extent(0), 16, [&](index_t first, index_t last, index_t) {
       for (index_t t = first; t < last; ++t) {

@@ -1,4 +1,5 @@
-// What the command lines of the programs share: the model folder, the cache layout, threads, and how errors end a program.
+// What the command lines of the programs share: the model folder, the cache layout, threads, and how errors end a
+// program.
 #pragma once
 
 #include <cstdio>

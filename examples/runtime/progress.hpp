@@ -1,5 +1,5 @@
-// One line on standard error that says how far long work has come: on a terminal it is rewritten in place and removed at
-// the end; with `always` it is printed as lines for logs. Silent otherwise.
+// One line on standard error that says how far long work has come: on a terminal it is rewritten in place and removed
+// at the end; with `always` it is printed as lines for logs. Silent otherwise.
 #pragma once
 
 #include <unistd.h>
@@ -23,8 +23,10 @@ class Progress {
     if (now - last_ < std::chrono::milliseconds(terminal_ ? 100 : 2000) && done != total) return;
     last_ = now;
     const std::string line = what + ": " + std::to_string(done) + " of " + std::to_string(total);
-    if (terminal_) std::fprintf(stderr, "\r\033[K%s", line.c_str());
-    else std::fprintf(stderr, "%s\n", line.c_str());
+    if (terminal_)
+      std::fprintf(stderr, "\r\033[K%s", line.c_str());
+    else
+      std::fprintf(stderr, "%s\n", line.c_str());
     std::fflush(stderr);
     shown_ = true;
   }

@@ -1,6 +1,7 @@
-// Reads the safetensors format by memory mapping: 8 bytes of header length, a JSON header that names each tensor's dtype,
-// shape and byte range, then the bytes. Every byte of the header is treated as hostile: what a tensor says of itself is
-// checked against the file before anyone can follow it. Checkpoint: the one or several files of a model folder.
+// Reads the safetensors format by memory mapping: 8 bytes of header length, a JSON header that names each tensor's
+// dtype, shape and byte range, then the bytes. Every byte of the header is treated as hostile: what a tensor says of
+// itself is checked against the file before anyone can follow it. Checkpoint: the one or several files of a model
+// folder.
 #pragma once
 
 #include <algorithm>
@@ -43,8 +44,10 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path) : path_(path), file_(path) {
     const JsonObject header = read_header();
     for (const auto& [name, entry] : header.json().items()) {
-      if (name == "__metadata__") check_metadata(entry);
-      else tensors_.emplace(name, read_entry(name, entry));
+      if (name == "__metadata__")
+        check_metadata(entry);
+      else
+        tensors_.emplace(name, read_entry(name, entry));
     }
     check_cover();
   }
@@ -106,7 +109,8 @@ class SafetensorsFile {
     }
     tensor.data = body_ + begin;
     tensor.bytes = bytes;
-    // Elements are read in place, so they must stand where the processor may read them; writers pad the header for that.
+    // Elements are read in place, so they must stand where the processor may read them; writers pad the header for
+    // that.
     if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(decant::size_of(tensor.dtype))) {
       entry.bad("data_offsets", "data aligned to its element size (save the file anew)", offsets);
     }
@@ -145,7 +149,8 @@ class SafetensorsFile {
     const std::byte* expected = body_;
     for (const auto& [data, name] : order) {
       if (data != expected) {
-        bad_format(named(*name), "data at offset " + std::to_string(expected - body_) + ", where the one before it ends",
+        bad_format(named(*name),
+                   "data at offset " + std::to_string(expected - body_) + ", where the one before it ends",
                    std::to_string(data - body_));
       }
       expected = data + tensors_.at(*name).bytes;
@@ -167,8 +172,10 @@ class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder) : folder_(folder) {
     const std::string index = folder + "/model.safetensors.index.json";
-    if (::access(index.c_str(), F_OK) == 0) open_shards(JsonObject::from_file(index));
-    else files_.emplace("model.safetensors", SafetensorsFile(folder + "/model.safetensors"));
+    if (::access(index.c_str(), F_OK) == 0)
+      open_shards(JsonObject::from_file(index));
+    else
+      files_.emplace("model.safetensors", SafetensorsFile(folder + "/model.safetensors"));
     for (const auto& [name, file] : files_) {
       for (const auto& [tensor, where] : file.tensors()) {
         if (!owners_.emplace(tensor, &file).second) {
@@ -204,7 +211,8 @@ class Checkpoint {
       if (!plain) bad_format(where, "the name of a file in the same folder", runtime::shown(shard));
       const auto& name = shard.get_ref<const std::string&>();
       if (files_.count(name) == 0) files_.emplace(name, SafetensorsFile(folder_ + "/" + name));
-      if (files_.at(name).tensors().count(tensor) == 0) bad_format(where, "a tensor of " + name, "no such tensor there");
+      if (files_.at(name).tensors().count(tensor) == 0)
+        bad_format(where, "a tensor of " + name, "no such tensor there");
     }
   }
 

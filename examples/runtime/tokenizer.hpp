@@ -1,4 +1,5 @@
-// The vocabulary of the example checkpoint: a token is a byte, and a prompt begins with the beginning-of-sequence token.
+// The vocabulary of the example checkpoint: a token is a byte, and a prompt begins with the beginning-of-sequence
+// token.
 #pragma once
 
 #include <cstdint>

@@ -91,9 +91,12 @@ class Weights {
     const auto widen = [&](auto zero) {
       decant::kv::load_row(reinterpret_cast<const decltype(zero)*>(tensor.data), size, values.data());
     };
-    if (tensor.dtype == DType::f32) widen(float{});
-    else if (tensor.dtype == DType::f16) widen(decant::fp16{});
-    else widen(decant::bf16{});
+    if (tensor.dtype == DType::f32)
+      widen(float{});
+    else if (tensor.dtype == DType::f16)
+      widen(decant::fp16{});
+    else
+      widen(decant::bf16{});
     return values;
   }
 

@@ -38,8 +38,11 @@ void add_gram(Isa isa, const Real* rows, index_t count, index_t dim, const Real*
               double* gram) {
   const index_t ld = padded(dim);
   for (index_t i = 0; i < count; ++i) {
+    const Real weight = weights[i];
+    const Real* DECANT_RESTRICT const from = rows + i * ld;
+    Real* DECANT_RESTRICT const to = w.weighted + i * ld;
     for (index_t d = 0; d < ld; d += 16) {  // in sixteens, so that -O2 vectorises it
-      for (int l = 0; l < 16; ++l) w.weighted[i * ld + d + l] = weights[i] * rows[i * ld + d + l];
+      for (int l = 0; l < 16; ++l) to[d + l] = weight * from[d + l];
     }
   }
   for (index_t first = 0; first < dim; first += 32) {  // these rows of the triangle reach up to column first + 31

@@ -87,6 +87,17 @@ TEST_CASE("by hand: TOVA, KNorm, KeyDiff, StreamingLLM, H2O") {
   REQUIRE(kept(kv::H2O{.recent = 1, .per_query = false}, data, 2) == Tokens{6, 7});
 }
 
+TEST_CASE("by hand: H2O's recent share counts tokens that are protected already") {
+  Layer<> data = by_hand({9, 1, 1, 1, 1, 1, 1, 1}, 8);
+  const auto policy = kv::Eviction{kv::AccumulatedAttention{}, kv::NoSmoothing{}, kv::SinkRecent{0, 3},
+                                   kv::NoNormalisation{},      kv::Uniform{},     kv::RecentAndTop{1.0f}};
+  REQUIRE(kept(policy, data, 4) == Tokens{4, 5, 6, 7});
+  // Sinks come before the recent share: one place is left.
+  const auto sinks = kv::Eviction{kv::AccumulatedAttention{}, kv::NoSmoothing{}, kv::SinkRecent{4, 0},
+                                  kv::NoNormalisation{},      kv::Uniform{},     kv::RecentAndTop{0.5f}};
+  REQUIRE(kept(sinks, data, 5) == Tokens{0, 1, 2, 3, 7});
+}
+
 TEST_CASE("ties go to the lower token") {
   Layer<> data = by_hand({1, 1, 1, 1, 1, 1, 1, 1}, 1);
   for (float& k : data.keys) k = 1;
@@ -309,6 +320,22 @@ double output_error(Layer<>& data, index_t h, const Tokens& kept, index_t w) {
   return std::sqrt(error / norm);
 }
 
+/// The squared norm of the window's outputs over the whole cache.
+double output_norm(Layer<>& data, index_t hq, index_t w) {
+  double norm = 0;
+  for (index_t i = data.shape.queries - w; i < data.shape.queries; ++i) {
+    const Row a = attention_weights(data, hq, i);
+    for (index_t d = 0; d < data.shape.value_dim; ++d) {
+      double o = 0;
+      for (index_t t = 0; t < data.shape.n; ++t) {
+        o += a[static_cast<std::size_t>(t)] * data.v(hq / data.shape.group, t, d);
+      }
+      norm += o * o;
+    }
+  }
+  return norm;
+}
+
 TEST_CASE("BackwardLOO evicts the one token whose loss changes the outputs least: 200 of 200 heads") {
   Layer<> data({24, 200, 1, 6, 5, 4}, 11);
   Cpu cpu;
@@ -317,15 +344,8 @@ TEST_CASE("BackwardLOO evicts the one token whose loss changes the outputs least
   score(cpu, kv::BackwardLOO{.window = 4}, data.view(), View<float, 2>(cost.data(), 200, 24));
   for (index_t h = 0; h < 200; ++h) {
     index_t best = -1;
-    double lowest = 1e300, norm = 0;
-    for (index_t i = 0; i < 4; ++i) {
-      const Row a = attention_weights(data, h, i);
-      for (index_t d = 0; d < 5; ++d) {
-        double o = 0;
-        for (index_t t = 0; t < 24; ++t) o += a[static_cast<std::size_t>(t)] * data.v(h, t, d);
-        norm += o * o;
-      }
-    }
+    double lowest = 1e300;
+    const double norm = output_norm(data, h, 4);
     for (index_t gone = 0; gone < 24; ++gone) {
       Tokens rest;
       for (index_t t = 0; t < 24; ++t) {
@@ -338,6 +358,33 @@ TEST_CASE("BackwardLOO evicts the one token whose loss changes the outputs least
     }
     const Tokens t = head(kept, h);
     REQUIRE_FALSE(std::binary_search(t.begin(), t.end(), best));
+  }
+}
+
+TEST_CASE("BackwardLOO is the exact elimination, step after step") {
+  // Each step: the token without which the outputs stay closest to the whole cache's, by brute force.
+  Layer<> data({18, 12, 2, 6, 5, 3}, 13);
+  Cpu cpu;
+  const kv::Kept got = select(cpu, kv::BackwardLOO{.window = 3}, data.view(), kv::Budget::tokens(6));
+  for (index_t h = 0; h < 12; ++h) {
+    Tokens left;
+    for (index_t t = 0; t < 18; ++t) left.push_back(t);
+    while (left.size() > 6) {
+      double lowest = 1e300;
+      Tokens best;
+      for (std::size_t i = 0; i + 3 < left.size(); ++i) {  // the window's three stay
+        Tokens rest = left;
+        rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
+        double error = 0;
+        for (index_t hq = 2 * h; hq < 2 * h + 2; ++hq) {
+          const double relative = output_error(data, hq, rest, 3);
+          error += relative * relative * output_norm(data, hq, 3);
+        }
+        if (error < lowest) lowest = error, best = rest;
+      }
+      left = best;
+    }
+    REQUIRE(head(got, h) == left);
   }
 }
 

@@ -177,6 +177,20 @@ TEST_CASE("CapKV in both modes") {
   }
 }
 
+TEST_CASE("CapKV's 1e-6, where it matters: sharp weights and next to no ridge") {
+  Layer<> data({200, 1, 2, 12, 10, 16}, 9);
+  check(kv::CapKV{.tau = 100, .ridge = 1e-5f}, data, cap_kv(data, 100, 1e-5, 4, 512), 1e-3);
+  check(kv::CapKV{.tau = 100, .ridge = 1e-5f, .compat_eps = true}, data, cap_kv(data, 100, 1e-5, 4, 512, true), 1e-3);
+}
+
+TEST_CASE("queries of sinks take no part, where the whole prompt's queries came") {
+  Layer<> data({40, 1, 2, 12, 10, 40}, 15);
+  for (const index_t sinks : {index_t{1}, index_t{4}, index_t{39}}) {
+    check(kv::CapKV{.sinks = sinks}, data, cap_kv(data, 5, 1, sinks, 512), 5e-5);
+    check(kv::ExpectedAttention{.sinks = sinks}, data, expected_attention(data, sinks, 512, true, true, 0), 2e-5);
+  }
+}
+
 TEST_CASE("ExpectedAttention and its switches") {
   for (const LayerShape& s : shapes) {
     Layer<> data(s, 10);

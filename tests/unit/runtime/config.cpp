@@ -68,7 +68,10 @@ TEST_CASE("config: Llama 3's frequencies", "[config]") {
   Json json = config_of({});
   json["head_dim"] = 128;
   json["rope_theta"] = 500000.0;
-  json["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  json["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 8192}};
   const Config c = read(folder, json);
   REQUIRE(c.rope_frequencies.size() == 64);

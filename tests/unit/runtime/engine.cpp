@@ -1,4 +1,5 @@
-// Whole generations: layouts, threads and full budgets change nothing; the checkpoint says what Hugging Face's code says.
+// Whole generations: layouts, threads and full budgets change nothing; the checkpoint says what Hugging Face's code
+// says.
 #include "engine.hpp"
 
 #include <filesystem>
@@ -58,7 +59,8 @@ TEST_CASE("engine: greedy text is the same in every cache layout and with 1 or 2
       for (const char* layout : layouts) {
         for (const int threads : {1, 2}) {
           INFO(composition << ", " << layout << ", " << dtype << ", " << threads << " threads");
-          const auto got = greedy(model, stack, prompt, 40, layout, dtype, threads == 2 ? two_threads() : decant::ParallelFor{});
+          const auto got =
+              greedy(model, stack, prompt, 40, layout, dtype, threads == 2 ? two_threads() : decant::ParallelFor{});
           CHECK(got.tokens == expected.tokens);
           CHECK(got.kv_bytes == expected.kv_bytes);
         }
@@ -148,7 +150,8 @@ TEST_CASE("engine: feeding tokens at once or one by one gives the same distribut
   CHECK(same.top1_agreement == 1);
   const auto one = runtime::compare_logits({0, std::log(3.0f), 0, 0}, {0, 0, std::log(3.0f), 0}, 2);
   // p = (1/4, 3/4) against (1/2, 1/2), and the other way round.
-  const double kl = 0.25 * std::log(0.5) + 0.75 * std::log(1.5) + 0.5 * std::log(0.5 / 0.75) + 0.5 * std::log(0.5 / 0.25);
+  const double kl =
+      0.25 * std::log(0.5) + 0.75 * std::log(1.5) + 0.5 * std::log(0.5 / 0.75) + 0.5 * std::log(0.5 / 0.25);
   CHECK(one.kl == Approx(kl / 2).epsilon(1e-6));
   CHECK(one.top1_agreement == 0.5);
 }
@@ -191,8 +194,8 @@ TEST_CASE("engine: the shipped checkpoint computes what Hugging Face's code comp
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const auto position = witness["positions"][i].get<index_t>();
       for (index_t v = 0; v < 256; ++v) {
-        const double difference = std::abs(static_cast<double>(logits(position, v)) -
-                                           expected[i][static_cast<std::size_t>(v)].get<double>());
+        const double difference =
+            std::abs(static_cast<double>(logits(position, v)) - expected[i][static_cast<std::size_t>(v)].get<double>());
         most = difference >= 0 ? std::fmax(most, difference) : HUGE_VAL;
       }
     }
@@ -205,8 +208,8 @@ TEST_CASE("engine: the shipped checkpoint computes what Hugging Face's code comp
   double theirs = 0;
   for (std::size_t i = 0; i < witness["logits_bf16"].size(); ++i) {
     for (std::size_t v = 0; v < 256; ++v) {
-      theirs = std::fmax(theirs, std::abs(witness["logits_bf16"][i][v].get<double>() -
-                                          witness["logits_fp32"][i][v].get<double>()));
+      theirs = std::fmax(
+          theirs, std::abs(witness["logits_bf16"][i][v].get<double>() - witness["logits_fp32"][i][v].get<double>()));
     }
   }
   CHECK(worst("bf16", witness["logits_fp32"]) < theirs);

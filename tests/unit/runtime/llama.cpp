@@ -19,9 +19,10 @@ using Llama = runtime::Llama<Stack, runtime::DenseCache<float>>;
 constexpr double bound = 2e-5;  // float against double through 4 layers
 
 TEST_CASE("llama: all logits of prompt and decoded tokens are those of the definition", "[llama]") {
-  const Shape shapes[] = {{},
-                          {.heads = 3, .kv_heads = 1, .head_dim = 16, .tied = false},  // hidden is not heads * head_dim
-                          {.vocab = 259, .hidden = 36, .ffn = 50, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 10}};
+  const Shape shapes[] = {
+      {},
+      {.heads = 3, .kv_heads = 1, .head_dim = 16, .tied = false},  // hidden is not heads * head_dim
+      {.vocab = 259, .hidden = 36, .ffn = 50, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 10}};
   for (const Shape& shape : shapes) {
     const TemporaryFolder folder;
     write_model(folder, shape);
@@ -51,7 +52,8 @@ TEST_CASE("llama: all logits of prompt and decoded tokens are those of the defin
   }
 }
 
-TEST_CASE("llama: the stored type, shards, and a head of its own that repeats the embedding change nothing", "[llama]") {
+TEST_CASE("llama: the stored type, shards, and a head of its own that repeats the embedding change nothing",
+          "[llama]") {
   const Shape tied;
   const runtime::Tokens prompt = random_prompt(20);
   const auto logits_of = [&](const TemporaryFolder& folder) {
@@ -130,7 +132,8 @@ TEST_CASE("llama: a prefill that throws leaves nothing that could be decoded", "
   Evicting stack;
   stack.budget = decant::kv::Budget::tokens(1);  // less than SnapKV protects
   runtime::Llama<Evicting, runtime::DenseCache<float>> llama(cpu, model.config, model.weights, stack);
-  CHECK_THAT(error_of<ArgumentError>([&] { llama.prefill(random_prompt(100), 5); }), catch_compat::contains("protected"));
+  CHECK_THAT(error_of<ArgumentError>([&] { llama.prefill(random_prompt(100), 5); }),
+             catch_compat::contains("protected"));
   CHECK_THAT(error_of<ArgumentError>([&] { llama.decode({1}); }), catch_compat::contains("a prompt first"));
 }
 

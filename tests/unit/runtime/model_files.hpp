@@ -56,9 +56,12 @@ inline std::string stored(const std::vector<float>& values, DType dtype) {
   std::string bytes;
   const auto put = [&bytes](const auto& x) { bytes.append(reinterpret_cast<const char*>(&x), sizeof x); };
   for (const float v : values) {
-    if (dtype == DType::f32) put(v);
-    else if (dtype == DType::f16) put(decant::fp16(v));
-    else put(decant::bf16(v));
+    if (dtype == DType::f32)
+      put(v);
+    else if (dtype == DType::f16)
+      put(decant::fp16(v));
+    else
+      put(decant::bf16(v));
   }
   return bytes;
 }
@@ -90,13 +93,20 @@ struct Shape {
 };
 
 inline Json config_of(const Shape& s) {
-  return {{"model_type", "llama"},        {"vocab_size", s.vocab},
-          {"hidden_size", s.hidden},      {"intermediate_size", s.ffn},
-          {"num_hidden_layers", s.layers}, {"num_attention_heads", s.heads},
-          {"num_key_value_heads", s.kv_heads}, {"head_dim", s.head_dim},
-          {"max_position_embeddings", s.context}, {"rms_norm_eps", 1e-5},
-          {"rope_theta", 10000.0},        {"tie_word_embeddings", s.tied},
-          {"bos_token_id", 0},            {"hidden_act", "silu"}};
+  return {{"model_type", "llama"},
+          {"vocab_size", s.vocab},
+          {"hidden_size", s.hidden},
+          {"intermediate_size", s.ffn},
+          {"num_hidden_layers", s.layers},
+          {"num_attention_heads", s.heads},
+          {"num_key_value_heads", s.kv_heads},
+          {"head_dim", s.head_dim},
+          {"max_position_embeddings", s.context},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", s.tied},
+          {"bos_token_id", 0},
+          {"hidden_act", "silu"}};
 }
 
 /// Every tensor of the model, with values that bf16 holds exactly, so that all dtypes store the same model.

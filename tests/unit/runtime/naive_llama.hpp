@@ -44,7 +44,8 @@ class NaiveLlama {
     return out;
   }
   Rows logits(const std::vector<std::int32_t>& tokens) const {
-    return logits(tokens, [](index_t, index_t, index_t) { return true; }, [](index_t, index_t) { return true; });
+    return logits(
+        tokens, [](index_t, index_t, index_t) { return true; }, [](index_t, index_t) { return true; });
   }
 
  private:
@@ -74,7 +75,8 @@ class NaiveLlama {
     }
   }
 
-  Row attend(index_t l, const Rows& q, const Rows& k, const Rows& v, std::size_t t, index_t head, const Seen& seen) const {
+  Row attend(index_t l, const Rows& q, const Rows& k, const Rows& v, std::size_t t, index_t head,
+             const Seen& seen) const {
     const index_t d = s_.head_dim;
     const index_t kv_head = head / (s_.heads / s_.kv_heads);
     Row out(static_cast<std::size_t>(d), 0.0);
@@ -95,8 +97,8 @@ class NaiveLlama {
     const index_t half = s_.head_dim / 2;
     for (std::size_t h = 0; h < heads.size(); h += static_cast<std::size_t>(s_.head_dim)) {
       for (index_t f = 0; f < half; ++f) {
-        const double angle = static_cast<double>(position) *
-                             std::pow(10000.0, -static_cast<double>(f) / static_cast<double>(half));
+        const double angle =
+            static_cast<double>(position) * std::pow(10000.0, -static_cast<double>(f) / static_cast<double>(half));
         double& a = heads[h + static_cast<std::size_t>(f)];
         double& b = heads[h + static_cast<std::size_t>(f + half)];
         const double x = a, y = b;

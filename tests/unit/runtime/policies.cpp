@@ -90,11 +90,13 @@ TEST_CASE("policies: cache layouts from text", "[policies]") {
   CHECK(parse_cache("ragged", "f16").dtype == DType::f16);
   CHECK(parse_cache("paged", "bf16").page_size == 16);
   CHECK(parse_cache("paged:64", "bf16").page_size == 64);
-  for (const char* text : {"", "page", "paged:", "paged:0", "paged:-1", "paged:1.5", "paged:70000", "paged:16x", "dense:1"}) {
+  for (const char* text :
+       {"", "page", "paged:", "paged:0", "paged:-1", "paged:1.5", "paged:70000", "paged:16x", "dense:1"}) {
     INFO(text);
     CHECK_THAT(error_of<ArgumentError>([&] { parse_cache(text, "f32"); }), catch_compat::contains("paged:PAGE_SIZE"));
   }
-  CHECK_THAT(error_of<ArgumentError>([&] { parse_cache("dense", "fp32"); }), catch_compat::contains("f32, f16 or bf16"));
+  CHECK_THAT(error_of<ArgumentError>([&] { parse_cache("dense", "fp32"); }),
+             catch_compat::contains("f32, f16 or bf16"));
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ TEST_CASE("safetensors: an empty header and empty tensors are legal", "[safetens
   const TemporaryFolder folder;
   CHECK(verdict(folder, safetensors("{}", "")) == "no error");
   CHECK(verdict(folder, safetensors(R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
-                                    R"("b":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", "1234")) == "no error");
+                                    R"("b":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+                                    "1234")) == "no error");
 }
 
 TEST_CASE("safetensors: cut off anywhere, and with bytes too many, a file is refused", "[safetensors]") {
@@ -60,9 +61,9 @@ TEST_CASE("safetensors: cut off anywhere, and with bytes too many, a file is ref
 TEST_CASE("safetensors: a header length that lies is refused", "[safetensors]") {
   const TemporaryFolder folder;
   std::string file = safetensors(two, DType::f32);
-  for (const std::uint64_t length : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{file.size()},
-                                     std::uint64_t{file.size() - 7}, std::uint64_t{1} << 32, std::uint64_t{1} << 63,
-                                     ~std::uint64_t{0}, ~std::uint64_t{7}}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{file.size()}, std::uint64_t{file.size() - 7},
+        std::uint64_t{1} << 32, std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{7}}) {
     std::memcpy(file.data(), &length, 8);
     INFO(length);
     CHECK(verdict(folder, file) != "no error");
@@ -135,7 +136,8 @@ TEST_CASE("safetensors: tensors may lie in any order", "[safetensors]") {
 }
 
 TEST_CASE("safetensors: no mutation of a header is followed out of the file", "[safetensors]") {
-  // Every tensor of an accepted file must lie inside it; reading all of them would show a mistake under AddressSanitizer.
+  // Every tensor of an accepted file must lie inside it; reading all of them would show a mistake under
+  // AddressSanitizer.
   const TemporaryFolder folder;
   const std::string whole = safetensors(two, DType::f32);
   const std::string alphabet = "0123456789-.eE{}[]\",:abF \\u\xff";
@@ -164,7 +166,8 @@ TEST_CASE("safetensors: no mutation of a header is followed out of the file", "[
   CHECK(accepted < 4000);
 }
 
-TEST_CASE("safetensors: a file that is not there, or is a folder, is an error with the system's reason", "[safetensors]") {
+TEST_CASE("safetensors: a file that is not there, or is a folder, is an error with the system's reason",
+          "[safetensors]") {
   const TemporaryFolder folder;
   CHECK_THAT(error_of<FormatError>([&] { SafetensorsFile file(folder.file("none")); }),
              catch_compat::contains("No such file"));
@@ -185,14 +188,17 @@ TEST_CASE("checkpoint: shards are found through the index", "[safetensors]") {
   CHECK(checkpoint.contains("a"));
   CHECK_THAT(error_of<FormatError>([&] { checkpoint.get("c", {4}); }),
              catch_compat::contains("tensor \"c\": expected shape [4], got nothing"));
-  CHECK_THAT(error_of<FormatError>([&] { checkpoint.get("a", {3, 2}); }),
+  CHECK_THAT(error_of<FormatError>([&] {
+               checkpoint.get("a", {3, 2});
+             }),
              catch_compat::contains("one.safetensors: tensor \"a\": expected shape [3, 2], got [2, 3]"));
 
   const auto refused = [&](const Json& map) {
     index(map);
     return error_of<FormatError>([&] { Checkpoint other(folder.path()); });
   };
-  for (const char* name : {"../one.safetensors", "/etc/passwd", "x/../one.safetensors", "", ".", "..", ".hidden", "a\\b"}) {
+  for (const char* name :
+       {"../one.safetensors", "/etc/passwd", "x/../one.safetensors", "", ".", "..", ".hidden", "a\\b"}) {
     INFO(name);
     CHECK_THAT(refused({{"a", name}}), catch_compat::contains("the name of a file in the same folder"));
   }

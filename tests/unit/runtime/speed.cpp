@@ -25,7 +25,8 @@ SpeedStack stack_of(const Speed& speed) {
 }
 
 /// Logits before each token that follows the prompt's first `prompt` ones.
-std::vector<std::vector<float>> run(const Loaded& model, const Speed& speed, const runtime::Tokens& tokens, index_t prompt) {
+std::vector<std::vector<float>> run(const Loaded& model, const Speed& speed, const runtime::Tokens& tokens,
+                                    index_t prompt) {
   decant::Cpu cpu;
   SpeedLlama llama(cpu, model.config, model.weights, stack_of(speed));
   std::vector<std::vector<float>> all;
@@ -69,7 +70,8 @@ TEST_CASE("speed: the compact run equals the masked run at full depth, which hid
         for (const index_t prompt : {1, 2, 3, 24}) {
           const Speed speed{.depth = depth, .anchors = anchors, .pivot = pivot};
           INFO("depth " << depth << ", " << anchors << " anchors, " << name(pivot) << ", prompt " << prompt);
-          CHECK(worst_distance(run(model, speed, tokens, prompt), definition(shape, speed, tokens, prompt, false)) < 2e-5);
+          CHECK(worst_distance(run(model, speed, tokens, prompt), definition(shape, speed, tokens, prompt, false)) <
+                2e-5);
         }
       }
     }
@@ -138,7 +140,8 @@ TEST_CASE("speed: a prompt token changes later logits, but nothing that is cache
     for (index_t l = 2; l < 4; ++l) {
       const auto view = llama.cache(l).view();
       for (index_t h = 0; h < 2; ++h) {
-        for (index_t t = 0; t < view.length(0, h); ++t) rows.insert(rows.end(), view.key(0, h, t), view.key(0, h, t) + 8);
+        for (index_t t = 0; t < view.length(0, h); ++t)
+          rows.insert(rows.end(), view.key(0, h, t), view.key(0, h, t) + 8);
       }
     }
     return rows;
@@ -202,7 +205,8 @@ TEST_CASE("speed: the share of KV and the sizes that the paper states", "[speed]
   CHECK(ratio(8192, 1024) == Approx(0.77781).margin(5e-6));
   CHECK(ratio(1024, 256) == Approx(0.80020).margin(5e-6));
 
-  const double table[3][5] = {{0.141, 0.125, 0.109, 0.094, 0.078}, {1.016, 0.891, 0.766, 0.641, 0.516},
+  const double table[3][5] = {{0.141, 0.125, 0.109, 0.094, 0.078},
+                              {1.016, 0.891, 0.766, 0.641, 0.516},
                               {16.016, 14.016, 12.016, 10.016, 8.016}};
   const index_t lengths[3] = {1024, 8192, 131072};
   for (int i = 0; i < 3; ++i) {

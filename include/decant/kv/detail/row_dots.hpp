@@ -82,7 +82,7 @@ inline void row_dots([[maybe_unused]] Isa isa, const RowDots& x) {
 }
 
 /// sum += scale * row.
-inline void add_scaled(const float* row, float scale, index_t dim, float* sum) {
+inline void add_scaled(const float* DECANT_RESTRICT row, float scale, index_t dim, float* DECANT_RESTRICT sum) {
   index_t d = 0;
   for (; d + 16 <= dim; d += 16) {  // in sixteens, so that -O2 vectorises it
     for (int l = 0; l < 16; ++l) sum[d + l] += scale * row[d + l];
