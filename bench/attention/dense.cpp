@@ -5,12 +5,12 @@
 #include <numeric>
 #include <random>
 
-#include "../../tests/oracle/attention.hpp"
 #include "baselines/decode.hpp"
 #include "decant/attention/dense.hpp"
 #include "decant/kv/dense_kv.hpp"
 #include "decant/kv/paged_kv.hpp"
 #include "harness.hpp"
+#include "oracle/attention.hpp"
 
 namespace {
 

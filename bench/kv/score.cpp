@@ -4,10 +4,10 @@
 // AccumulatedAttention (quadratic) are bound by arithmetic, not by that limit. Peers get an fp32 copy. The error is the
 // largest deviation from the definition in double, over the largest score of the first KV head.
 
-#include "../../tests/oracle/kv_scores.hpp"
 #include "baselines/scores.hpp"
 #include "decant/kv/policies.hpp"
 #include "harness.hpp"
+#include "oracle/kv_scores.hpp"
 
 namespace {
 
