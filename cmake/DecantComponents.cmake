@@ -1,5 +1,5 @@
-# decant_add_component(eigen|openmp|tbb): looks for the library behind one interop header and, when it is there, defines
-# the target decant::<component>. Silent when it is not: the caller decides what that means.
+# decant_add_component(eigen|openmp|tbb|cuda): looks for the library behind one interop header, or behind the .cuh files,
+# and, when it is there, defines the target decant::<component>. Silent when it is not: the caller decides what that means.
 function(decant_add_component component)
   if(TARGET decant::${component})
     return()
@@ -17,6 +17,9 @@ function(decant_add_component component)
   elseif(component STREQUAL "tbb")
     find_package(TBB CONFIG QUIET)
     set(library TBB::tbb)
+  elseif(component STREQUAL "cuda")
+    find_package(CUDAToolkit QUIET)
+    set(library CUDA::cudart)
   else()
     return()
   endif()

@@ -5,11 +5,11 @@
 #ifndef DECANT_CORE_DTYPE_HPP
 #define DECANT_CORE_DTYPE_HPP
 
-#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
 
+#include "bits.hpp"
 #include "error.hpp"
 
 namespace decant {
@@ -22,7 +22,7 @@ template <int ExpBits, int ManBits>
 DECANT_HD constexpr std::uint32_t narrow_float(float value, std::uint32_t max_finite, std::uint32_t overflow,
                                                std::uint32_t infinity, std::uint32_t nan) {
   constexpr int bias = (1 << (ExpBits - 1)) - 1;
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t bits = bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 31) << (ExpBits + ManBits);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | nan;
@@ -56,14 +56,14 @@ DECANT_HD constexpr float widen_float(std::uint32_t bits) {
   const std::uint32_t exponent = (bits >> ManBits) & top;
   const std::uint32_t mantissa = bits & ((1u << ManBits) - 1u);
   if (Ieee && exponent == top) {
-    return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - ManBits)));
+    return bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - ManBits)));
   }
   if (exponent == 0) {
     const float magnitude = static_cast<float>(mantissa) *
-                            std::bit_cast<float>(static_cast<std::uint32_t>(127 + 1 - bias - ManBits) << 23);
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+                            bit_cast<float>(static_cast<std::uint32_t>(127 + 1 - bias - ManBits) << 23);
+    return bit_cast<float>(sign | bit_cast<std::uint32_t>(magnitude));
   }
-  return std::bit_cast<float>(sign | (static_cast<std::uint32_t>(static_cast<int>(exponent) - bias + 127) << 23) |
+  return bit_cast<float>(sign | (static_cast<std::uint32_t>(static_cast<int>(exponent) - bias + 127) << 23) |
                               (mantissa << (23 - ManBits)));
 }
 
@@ -88,7 +88,7 @@ struct bf16 {
   std::uint16_t bits;
   bf16() = default;
   DECANT_HD constexpr explicit bf16(float value) : bits(round(value)) {}
-  DECANT_HD constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  DECANT_HD constexpr operator float() const { return bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
   DECANT_HD static constexpr bf16 from_bits(std::uint16_t b) {
     bf16 x{};
     x.bits = b;
@@ -97,7 +97,7 @@ struct bf16 {
 
  private:
   DECANT_HD static constexpr std::uint16_t round(float value) {
-    const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t u = bit_cast<std::uint32_t>(value);
     if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x0040u);
     return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
@@ -111,7 +111,7 @@ struct fp8_e4m3 {
       : bits(static_cast<std::uint8_t>(detail::narrow_float<4, 3>(value, 0x7e, 0x7e, 0x7e, 0x7f))) {}
   DECANT_HD constexpr operator float() const {
     if ((bits & 0x7fu) != 0x7fu) return detail::widen_float<4, 3, false>(bits);
-    return std::bit_cast<float>((static_cast<std::uint32_t>(bits & 0x80u) << 24) | 0x7fc00000u);
+    return bit_cast<float>((static_cast<std::uint32_t>(bits & 0x80u) << 24) | 0x7fc00000u);
   }
   DECANT_HD static constexpr fp8_e4m3 from_bits(std::uint8_t b) {
     fp8_e4m3 x{};

@@ -4,10 +4,10 @@
 #ifndef DECANT_CORE_MATH_HPP
 #define DECANT_CORE_MATH_HPP
 
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
+#include "bits.hpp"
 #include "error.hpp"
 #include "simd.hpp"
 #include "view.hpp"
@@ -31,10 +31,10 @@ DECANT_HD DECANT_INLINE constexpr float fast_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const std::int32_t whole = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(shift);
+  const std::int32_t whole = bit_cast<std::int32_t>(shifted) - bit_cast<std::int32_t>(shift);
   const std::int32_t half = whole >> 1;
-  const float first = std::bit_cast<float>((half + 127) << 23);
-  const float second = std::bit_cast<float>((whole - half + 127) << 23);
+  const float first = bit_cast<float>((half + 127) << 23);
+  const float second = bit_cast<float>((whole - half + 127) << 23);
   return (p * first) * second;
 }
 

@@ -6,9 +6,9 @@
 #ifndef DECANT_CORE_TOPK_HPP
 #define DECANT_CORE_TOPK_HPP
 
-#include <bit>
 #include <cstdint>
 
+#include "bits.hpp"
 #include "cpu.hpp"
 #include "detail/topk_scan.hpp"
 #include "view.hpp"
@@ -21,7 +21,7 @@ inline constexpr std::uint32_t protected_key = 0xffffffffu;
 /// An unsigned integer that orders as the score does: a < b exactly when score_key(a) < score_key(b). NaN has the key
 /// of -inf, -0 that of +0.
 DECANT_HD constexpr std::uint32_t score_key(float score) {
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(score);
+  std::uint32_t bits = bit_cast<std::uint32_t>(score);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   bits = magnitude == 0 ? 0 : bits;
   bits = magnitude > 0x7f800000u ? 0xff800000u : bits;

@@ -1,6 +1,6 @@
 // decant: Workspace, the only place where a hot call gets scratch memory. A bump arena over caller memory or a caller
 // allocator. It grows while a call is first made, folds what it grew into one block when that call is over, and so the
-// second identical call allocates nothing.
+// second identical call allocates nothing. It never touches the memory that it hands out, which may be a device's.
 #ifndef DECANT_CORE_WORKSPACE_HPP
 #define DECANT_CORE_WORKSPACE_HPP
 
@@ -34,8 +34,6 @@ inline void default_deallocate(void*, void* memory, std::size_t) {
 
 /// A bump arena. Not thread-safe: one per context. Every allocation is aligned to 64 bytes.
 class Workspace {
-  struct Block;
-
  public:
   /// Grows through operator new.
   Workspace() : Workspace(Allocator{detail::default_allocate, detail::default_deallocate, nullptr}) {}
@@ -48,9 +46,8 @@ class Workspace {
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     const std::size_t skip = (detail::workspace_alignment - address % detail::workspace_alignment) %
                              detail::workspace_alignment;
-    fixed_.memory = static_cast<std::byte*>(memory) + (skip < bytes ? skip : bytes);
-    fixed_.bytes = skip < bytes ? bytes - skip : 0;
-    head_ = &fixed_;
+    blocks_[0] = {static_cast<std::byte*>(memory) + (skip < bytes ? skip : bytes), skip < bytes ? bytes - skip : 0, 0};
+    count_ = 1;
   }
 
   Workspace(const Workspace&) = delete;
@@ -60,8 +57,8 @@ class Workspace {
   /// Makes sure that `bytes` are available without another allocation. Only between calls (used() == 0).
   void reserve(std::size_t bytes) {
     require(used_ == 0, "Workspace::reserve", "this", "no scope open", "memory in use");
-    if (bytes <= (head_ ? head_->bytes : 0)) return;
-    free_blocks();
+    if (bytes <= (count_ > 0 ? top().bytes : 0)) return;
+    if (allocator_.allocate) free_blocks();
     grow(bytes);
   }
 
@@ -88,15 +85,16 @@ class Workspace {
   /// Gives back, at the end of its life, everything taken since it was made.
   class Scope {
    public:
-    explicit Scope(Workspace& w) : w_(w), head_(w.head_), head_used_(w.head_ ? w.head_->used : 0), used_(w.used_) {}
-    ~Scope() { w_.rewind(head_, head_used_, used_); }
+    explicit Scope(Workspace& w)
+        : w_(w), count_(w.count_), top_used_(w.count_ > 0 ? w.top().used : 0), used_(w.used_) {}
+    ~Scope() { w_.rewind(count_, top_used_, used_); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Workspace& w_;
-    Block* head_;
-    std::size_t head_used_;
+    int count_;
+    std::size_t top_used_;
     std::size_t used_;
   };
 
@@ -107,19 +105,22 @@ class Workspace {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
     std::size_t used = 0;
-    Block* previous = nullptr;
-    std::size_t allocated = 0;
   };
+
+  /// Each block is at least twice the one before, so that these outgrow any address space.
+  static constexpr int most_blocks = 56;
 
   static std::size_t aligned(std::size_t bytes) {
     return (bytes + detail::workspace_alignment - 1) / detail::workspace_alignment * detail::workspace_alignment;
   }
 
+  Block& top() { return blocks_[count_ - 1]; }
+
   void* take_bytes(std::size_t bytes) {
     bytes = aligned(bytes);
-    if (!head_ || head_->bytes - head_->used < bytes) grow(bytes);
-    void* p = head_->memory + head_->used;
-    head_->used += bytes;
+    if (count_ == 0 || top().bytes - top().used < bytes) grow(bytes);
+    void* p = top().memory + top().used;
+    top().used += bytes;
     used_ += bytes;
     high_water_ = used_ > high_water_ ? used_ : high_water_;
     return p;
@@ -129,11 +130,11 @@ class Workspace {
     if (!allocator_.allocate) {
       DECANT_THROW(WorkspaceError(detail::describe("Workspace", "memory",
                                                    "at least " + std::to_string(used_ + bytes) + " bytes",
-                                                   std::to_string(fixed_.bytes))));
+                                                   std::to_string(blocks_[0].bytes))));
     }
-    const std::size_t doubled = head_ ? 2 * head_->bytes : std::size_t{4096};
+    const std::size_t doubled = count_ > 0 ? 2 * top().bytes : std::size_t{4096};
     const std::size_t room = bytes > doubled ? bytes : doubled;
-    if (!add_block(aligned(room))) {
+    if (count_ == most_blocks || !add_block(aligned(room))) {
       DECANT_THROW(
           WorkspaceError(detail::describe("Workspace", "allocator", std::to_string(room) + " bytes", "null")));
     }
@@ -141,48 +142,37 @@ class Workspace {
 
   /// Puts a new block on top; false, and nothing changed, when the allocator returns null.
   bool add_block(std::size_t room) {
-    void* raw = allocator_.allocate(allocator_.state, room + record_bytes);
-    if (!raw) return false;
-    Block* block = ::new (raw) Block;
-    block->memory = static_cast<std::byte*>(raw) + record_bytes;
-    block->bytes = room;
-    block->previous = head_;
-    block->allocated = room + record_bytes;
-    head_ = block;
+    void* const memory = allocator_.allocate(allocator_.state, room);
+    if (!memory) return false;
+    blocks_[count_++] = {static_cast<std::byte*>(memory), room, 0};
     return true;
   }
 
-  void rewind(Block* head, std::size_t head_used, std::size_t used) {
+  void rewind(int count, std::size_t top_used, std::size_t used) {
     used_ = used;
-    if (used == 0 && head_ && (head_->previous || head_->bytes < high_water_)) {
+    if (used == 0 && allocator_.allocate && count_ > 0 && (count_ > 1 || top().bytes < high_water_)) {
       // The outermost scope ends: fold the blocks, those that inner scopes gave back included, into one that holds all
       // of the high water.
       free_blocks();
-      add_block(high_water_);  // if the allocator fails now, the next take() tries again and reports it
+      add_block(aligned(high_water_));  // if the allocator fails now, the next take() tries again and reports it
       return;
     }
-    while (head_ != head && head_ && head_->previous) drop_head();
-    if (head_ == head && head_) head_->used = head_used;
-    else if (head_) head_->used = 0;  // grown inside an outermost scope that started empty: keep the block
+    while (count_ > count && count_ > 1) drop_top();
+    if (count_ > 0) top().used = count_ == count ? top_used : 0;  // else grown in a scope that began empty: keep it
   }
 
-  void drop_head() {
-    Block* block = head_;
-    head_ = block->previous;
-    allocator_.deallocate(allocator_.state, block, block->allocated);
+  void drop_top() {
+    allocator_.deallocate(allocator_.state, top().memory, top().bytes);
+    --count_;
   }
 
   void free_blocks() {
-    while (head_ && head_ != &fixed_) drop_head();
+    while (allocator_.allocate && count_ > 0) drop_top();
   }
 
-  /// A block's record stands in front of its memory, in one allocation.
-  static constexpr std::size_t record_bytes = detail::workspace_alignment;
-  static_assert(sizeof(Block) <= record_bytes);
-
   Allocator allocator_{nullptr, nullptr, nullptr};
-  Block fixed_;
-  Block* head_ = nullptr;
+  Block blocks_[most_blocks];
+  int count_ = 0;
   std::size_t used_ = 0;
   std::size_t high_water_ = 0;
 };

@@ -34,11 +34,13 @@ struct LayerView {
   index_t next_position = -1;
   /// The model's rotary embedding.
   Rope rope{};
+  /// An upper bound of the lengths, for Cuda, where the host cannot read them; -1: what the cache can hold.
+  index_t longest = -1;
 
-  index_t kv_heads() const { return cache.kv_heads(); }
-  index_t length(index_t head) const { return cache.length(sequence, head); }
-  index_t max_length() const { return kv::max_length(cache, sequence); }
-  index_t position(index_t head, index_t token) const {
+  DECANT_HD index_t kv_heads() const { return cache.kv_heads(); }
+  DECANT_HD index_t length(index_t head) const { return cache.length(sequence, head); }
+  DECANT_HD index_t max_length() const { return kv::max_length(cache, sequence); }
+  DECANT_HD index_t position(index_t head, index_t token) const {
     return positions.empty() ? token : positions(head, token);
   }
 };

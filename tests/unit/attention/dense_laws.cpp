@@ -21,6 +21,10 @@ void* operator new(std::size_t bytes) {
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
   throw std::bad_alloc();
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes ? bytes : 1);
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
   const auto a = static_cast<std::size_t>(alignment);

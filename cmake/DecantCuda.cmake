@@ -1,0 +1,16 @@
+# CUDA for decant's own tests and benchmarks (DECANT_CUDA=ON, the preset cuda). Programs carry PTX and machine code and
+# link the shared runtime, so that the same binary runs on a GPU and, its PTX, on the interpreter of tests/ptx.
+find_program(DECANT_NVCC nvcc PATHS /usr/local/cuda/bin REQUIRED)
+set(CMAKE_CUDA_COMPILER "${DECANT_NVCC}")
+set(CMAKE_CUDA_ARCHITECTURES 90)  # for CMake's own check of the compiler
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # targets say what they are built for
+
+# What every CUDA program of ours is built with: no flag that a user would need too.
+set(decant_cuda_options -no-compress -lineinfo -Werror all-warnings -Xcompiler -Wall,-Wextra
+    -gencode arch=compute_90,code=[compute_90,sm_90])
