@@ -59,7 +59,7 @@ void select(decant::Cpu& cpu, const AnyEviction& e, const kv::LayerView<C, Q>& l
 }
 template <class C, class Q>
 void select(decant::Cpu& cpu, const AnyEviction& e, View<const kv::LayerView<C, Q>, 1> layers, const kv::Budget& budget,
-            View<kv::Kept, 1> kept) {
+            View<kv::KeptView, 1> kept) {
   std::visit([&](const auto& p) { kv::select(cpu, p, layers, budget, kept); }, e.policy);
 }
 inline bool needs_whole_model(const AnyEviction& e) {

@@ -1,11 +1,10 @@
-// Llama<Stack, Cache>: one sequence of a Llama model, computed with decant alone. The stack says which technique of
-// each family is used, the cache how KV rows are stored; everything else is the plain transformer. Read prefill()
-// first.
+// Llama<Stack, Cache, Ctx>: one sequence of a Llama model, computed with decant alone. The stack says which technique of
+// each family is used, the cache how KV rows are stored, the context where it all happens; everything else is the plain
+// transformer. Read prefill() first.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -15,9 +14,9 @@
 #include <decant/kv/eviction.hpp>
 #include <decant/kv/visibility.hpp>
 
+#include "backend.hpp"
 #include "config.hpp"
 #include "kv_cache.hpp"
-#include "ops.hpp"
 #include "tokenizer.hpp"
 #include "weights.hpp"
 
@@ -36,8 +35,10 @@ struct Behind {
   static constexpr bool whole_range = true;
   View<const std::int32_t, 1> behind;
 
-  bool allowed(index_t, index_t query, index_t key, index_t, index_t keys) const { return key < keys - behind[query]; }
-  decant::attention::KeyRange range(index_t, index_t query, index_t, index_t keys) const {
+  DECANT_HD bool allowed(index_t, index_t query, index_t key, index_t, index_t keys) const {
+    return key < keys - behind[query];
+  }
+  DECANT_HD decant::attention::KeyRange range(index_t, index_t query, index_t, index_t keys) const {
     return {0, keys - behind[query]};
   }
 };
@@ -48,13 +49,13 @@ constexpr bool needs_whole_model(const Policy&) {
   return kv::scope_of<Policy> == kv::Scope::model;
 }
 
-template <class Stack, class Cache>
+template <class Stack, class Cache, class Ctx = decant::Cpu>
 class Llama {
  public:
-  /// `config` and `weights` must outlive this; `cpu` may serve several models, one call at a time.
+  /// `config` and `weights` must outlive this; `ctx` may serve several models, one call at a time.
   /// ArgumentError when the stack does not suit the model.
-  Llama(decant::Cpu& cpu, const Config& config, const Weights& weights, Stack stack, CacheOptions options = {})
-      : cpu_(cpu),
+  Llama(Ctx& ctx, const Config& config, const Weights& weights, Stack stack, CacheOptions options = {})
+      : ctx_(ctx),
         c_(config),
         w_(weights),
         stack_(std::move(stack)),
@@ -81,7 +82,7 @@ class Llama {
     const bool streaming = when == Evict::now && !needs_whole_model(stack_.eviction);
     queries_.resize(static_cast<std::size_t>(streaming ? 1 : c_.layers));
 
-    decant::Workspace::Scope scope(cpu_.workspace());
+    decant::Workspace::Scope scope(ctx_.workspace());
     std::vector<std::int32_t> rows = computed_rows(0);
     View<float, 2> x = embed(prompt, rows);
     for (index_t l = 0; l < c_.layers; ++l) {
@@ -114,7 +115,7 @@ class Llama {
     std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(length_));
     rope_.reserve(length_ + m);
 
-    decant::Workspace::Scope scope(cpu_.workspace());
+    decant::Workspace::Scope scope(ctx_.workspace());
     std::vector<std::int32_t> every(tokens.size());
     std::iota(every.begin(), every.end(), 0);
     View<float, 2> x = embed(tokens, every);
@@ -135,9 +136,14 @@ class Llama {
     using Layer = decltype(layer_view(0));
     std::vector<Layer> layers;
     for (index_t l = 0; l < evictable_layers(); ++l) layers.push_back(layer_view(l));
-    std::vector<kv::Kept> kept(layers.size());
-    select(cpu_, policy, View<const Layer, 1>(layers), budget, View<kv::Kept, 1>(kept));
-    for (std::size_t l = 0; l < layers.size(); ++l) cache(static_cast<index_t>(l)).compact(cpu_, kept[l]);
+    std::vector<typename Backend<Ctx>::Kept> kept(layers.size());
+    std::vector<kv::KeptView> views;
+    for (auto& k : kept) {
+      k.resize(c_.kv_heads, prompt_);
+      views.push_back(k.view());
+    }
+    select(ctx_, policy, View<const Layer, 1>(layers), budget, View<kv::KeptView, 1>(views));
+    for (std::size_t l = 0; l < layers.size(); ++l) cache(static_cast<index_t>(l)).compact(ctx_, views[l]);
     queries_.clear();
   }
 
@@ -154,10 +160,12 @@ class Llama {
   }
 
  private:
+  using Vector = typename Backend<Ctx>::template Vector<float>;
+
   /// A layer's queries of the whole prompt, [tokens, heads * head_dim], before and after RoPE.
   struct PromptQueries {
-    std::vector<float> plain;
-    std::vector<float> rotated;
+    Vector plain;
+    Vector rotated;
   };
 
   /// The prompt tokens that a layer computes.
@@ -179,10 +187,10 @@ class Llama {
   }
 
   View<float, 2> embed(const Tokens& tokens, const std::vector<std::int32_t>& rows) {
-    auto x = cpu_.workspace().take_view<float>(static_cast<index_t>(rows.size()), c_.hidden);
-    for (index_t i = 0; i < x.extent(0); ++i) {
-      look_up(w_.embedding, tokens[static_cast<std::size_t>(rows[static_cast<std::size_t>(i)])], x[i]);
-    }
+    const auto x = take(static_cast<index_t>(rows.size()), c_.hidden);
+    std::vector<std::int32_t> ids;
+    for (const std::int32_t row : rows) ids.push_back(tokens[static_cast<std::size_t>(row)]);
+    runtime::embed(ctx_, w_.embedding, ids, x);
     return x;
   }
 
@@ -194,36 +202,35 @@ class Llama {
     Cache& cache = caches_[static_cast<std::size_t>(layer)];
     const index_t tokens = x.extent(0);
     const auto outputs = static_cast<index_t>(leaving.size());
-    decant::Workspace::Scope scope(cpu_.workspace());
+    decant::Workspace::Scope scope(ctx_.workspace());
 
     auto normed = take(tokens, c_.hidden);
     auto q = take(tokens, c_.heads * c_.head_dim);
     auto k = take(tokens, c_.kv_heads * c_.head_dim);
     auto v = take(tokens, c_.kv_heads * c_.head_dim);
-    rms_norm(cpu_, x, w.attention_norm, c_.norm_eps, normed);
-    linear(cpu_, w.q, normed, q);
-    linear(cpu_, w.k, normed, k);
-    linear(cpu_, w.v, normed, v);
-    if (queries) queries->plain.assign(q.data(), q.data() + q.size());
-    rope_.rotate(cpu_, heads_of(q), positions);
-    rope_.rotate(cpu_, heads_of(k), positions);
-    if (queries) queries->rotated.assign(q.data(), q.data() + q.size());
-    cache.append(cpu_, heads_of(k), heads_of(v));
+    rms_norm(ctx_, x, w.attention_norm, c_.norm_eps, normed);
+    linear(ctx_, w.q, normed, q);
+    linear(ctx_, w.k, normed, k);
+    linear(ctx_, w.v, normed, v);
+    if (queries) store(ctx_, q, queries->plain);
+    const auto at = stage(ctx_, positions);
+    rope_.rotate(ctx_, heads_of(q), at);
+    rope_.rotate(ctx_, heads_of(k), at);
+    if (queries) store(ctx_, q, queries->rotated);
+    cache.append(ctx_, heads_of(k), heads_of(v));
 
-    keep_rows(x, leaving);
-    keep_rows(q, leaving);
-    x = x.slice(0, 0, outputs);
-    q = q.slice(0, 0, outputs);
+    x = keep_rows(ctx_, x, leaving);
+    q = keep_rows(ctx_, q, leaving);
     auto attended = take(outputs, c_.heads * c_.head_dim);
-    const std::int32_t indptr[2] = {0, static_cast<std::int32_t>(outputs)};
+    const std::vector<std::int32_t> indptr = {0, static_cast<std::int32_t>(outputs)};
     std::vector<std::int32_t> behind;
     for (const std::int32_t row : leaving) behind.push_back(static_cast<std::int32_t>(tokens) - 1 - row);
-    attend(cpu_, stack_.attention,
-           decant::attention::Queries<float>{heads_of(q), View<const std::int32_t, 1>(indptr, 2)}, cache.view(),
-           heads_of(attended), View<float, 2>{}, Behind{behind});
+    attend(ctx_, stack_.attention,
+           decant::attention::Queries<float>{heads_of(q), stage(ctx_, indptr)}, cache.view(),
+           heads_of(attended), View<float, 2>{}, Behind{stage(ctx_, behind)});
     auto update = normed.slice(0, 0, outputs);
-    linear(cpu_, w.o, attended, update);
-    add(x, update);
+    linear(ctx_, w.o, attended, update);
+    add(ctx_, x, update);
 
     // In blocks of rows, whose intermediate states stay in the second-level cache.
     constexpr index_t block = 64;
@@ -235,38 +242,32 @@ class Llama {
       const auto g = gate.slice(0, 0, count);
       const auto u = up.slice(0, 0, count);
       const auto h = normed.slice(0, 0, count);
-      rms_norm(cpu_, rows, w.ffn_norm, c_.norm_eps, h);
-      linear(cpu_, w.gate, h, g);
-      linear(cpu_, w.up, h, u);
-      swiglu(cpu_, g, u);
-      linear(cpu_, w.down, g, h);
-      add(rows, h);
+      rms_norm(ctx_, rows, w.ffn_norm, c_.norm_eps, h);
+      linear(ctx_, w.gate, h, g);
+      linear(ctx_, w.up, h, u);
+      swiglu(ctx_, g, u);
+      linear(ctx_, w.down, g, h);
+      add(ctx_, rows, h);
     }
     return x;
   }
 
   /// Final norm and output matrix.
   View<const float, 2> project(View<float, 2> x) {
-    rms_norm(cpu_, x, w_.norm, c_.norm_eps, x);
-    logits_.resize(static_cast<std::size_t>(x.extent(0) * c_.vocab));
-    View<float, 2> logits(logits_.data(), x.extent(0), c_.vocab);
-    linear(cpu_, w_.head, x, logits);
-    return logits;
+    rms_norm(ctx_, x, w_.norm, c_.norm_eps, x);
+    const auto logits = take(x.extent(0), c_.vocab);
+    linear(ctx_, w_.head, x, logits);
+    fetch(ctx_, logits, logits_);
+    return View<const float, 2>(logits_.data(), logits.extent(0), logits.extent(1));
   }
 
-  View<float, 2> take(index_t rows, index_t columns) { return cpu_.workspace().take_view<float>(rows, columns); }
+  View<float, 2> take(index_t rows, index_t columns) {
+    decant::Workspace& workspace = ctx_.workspace();
+    return workspace.take_view<float>(rows, columns);
+  }
 
   View<float, 3> heads_of(View<float, 2> rows) const {
     return View<float, 3>(rows.data(), rows.extent(0), rows.extent(1) / c_.head_dim, c_.head_dim);
-  }
-
-  /// Row i becomes row which[i]; `which` is ascending.
-  static void keep_rows(View<float, 2> x, const std::vector<std::int32_t>& which) {
-    for (std::size_t i = 0; i < which.size(); ++i) {
-      const auto to = static_cast<index_t>(i);
-      if (which[i] != to)
-        std::memcpy(&x(to, 0), &x(which[i], 0), static_cast<std::size_t>(x.extent(1)) * sizeof(float));
-    }
   }
 
   void require_vocabulary(const Tokens& tokens) const {
@@ -285,9 +286,11 @@ class Llama {
     }
     if (shown.size() == rows.size()) return;
     // The same rows for every head: a list that is repeated by a stride of 0.
-    std::vector<std::int32_t> counts(static_cast<std::size_t>(c_.kv_heads), static_cast<std::int32_t>(shown.size()));
-    const View<std::int32_t, 2> repeated(shown.data(), {c_.kv_heads, static_cast<index_t>(shown.size())}, {0, 1});
-    cache(layer).compact(cpu_, {repeated, counts});
+    const auto count = static_cast<index_t>(shown.size());
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(c_.kv_heads), static_cast<std::int32_t>(count));
+    decant::Workspace::Scope scope(ctx_.workspace());
+    const View<std::int32_t, 2> repeated(stage(ctx_, shown).data(), {c_.kv_heads, count}, {0, 1});
+    cache(layer).compact(ctx_, {repeated, stage(ctx_, counts)});
   }
 
   PromptQueries& queries_of(index_t layer) {
@@ -308,7 +311,7 @@ class Llama {
   /// t.
   auto layer_view(index_t layer) {
     const PromptQueries& queries = queries_of(layer);
-    const auto by_head = [&](const std::vector<float>& rows) {
+    const auto by_head = [&](const Vector& rows) {
       return View<const float, 3>(rows.data(), {c_.heads, prompt_, c_.head_dim},
                                   {c_.head_dim, c_.heads * c_.head_dim, 1});
     };
@@ -324,23 +327,23 @@ class Llama {
   /// Score, select and compact one layer, as soon as it has run.
   void evict_layer(index_t layer) {
     kept_.resize(c_.kv_heads, prompt_);
-    select(cpu_, stack_.eviction, layer_view(layer), stack_.budget, kept_.view());
-    cache(layer).compact(cpu_, kept_);
+    select(ctx_, stack_.eviction, layer_view(layer), stack_.budget, kept_.view());
+    cache(layer).compact(ctx_, kept_.view());
   }
 
-  decant::Cpu& cpu_;
+  Ctx& ctx_;
   const Config& c_;
   const Weights& w_;
   Stack stack_;
   CacheOptions options_;
-  RopeTable rope_;
+  typename Backend<Ctx>::Rope rope_;
 
   bool ready_ = false;
   index_t prompt_ = 0;
   index_t length_ = 0;
   std::vector<Cache> caches_;  // one per layer
   std::vector<PromptQueries> queries_;
-  kv::Kept kept_;
+  typename Backend<Ctx>::Kept kept_;
   std::vector<float> logits_;
 };
 

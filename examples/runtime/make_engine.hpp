@@ -8,12 +8,12 @@
 
 namespace runtime::detail {
 
-template <class Cache>
+template <class Cache, class Ctx = decant::Cpu>
 class LlamaEngine final : public Engine {
  public:
-  LlamaEngine(decant::Cpu& cpu, const Config& config, const Weights& weights, const AnyStack& stack,
+  LlamaEngine(Ctx& ctx, const Config& config, const Weights& weights, const AnyStack& stack,
               const CacheOptions& options)
-      : llama_(cpu, config, weights, stack, options) {}
+      : llama_(ctx, config, weights, stack, options) {}
 
   View<const float, 2> prefill(const Tokens& prompt, index_t room, Logits which, Evict when) override {
     return llama_.prefill(prompt, room, which, when);
@@ -24,7 +24,7 @@ class LlamaEngine final : public Engine {
   index_t kv_bytes() override { return llama_.kv_bytes(); }
 
  private:
-  Llama<AnyStack, Cache> llama_;
+  Llama<AnyStack, Cache, Ctx> llama_;
 };
 
 using EnginePointer = std::unique_ptr<Engine>;

@@ -49,7 +49,7 @@ inline float silu(float x) {
 }  // namespace detail
 
 /// out = x / sqrt(mean(x^2) + eps) * weight, row by row. x, out [rows, width], out may be x.
-inline void rms_norm(decant::Cpu& cpu, View<const float, 2> x, const std::vector<float>& weight, float eps,
+inline void rms_norm(decant::Cpu& cpu, View<const float, 2> x, View<const float, 1> weight, float eps,
                      View<float, 2> out) {
   constexpr index_t block = detail::block;
   const index_t width = x.extent(1);
@@ -67,7 +67,7 @@ inline void rms_norm(decant::Cpu& cpu, View<const float, 2> x, const std::vector
       const auto scale =
           static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(width) + static_cast<double>(eps)));
       float* to = &out(row, 0);
-      for (i = 0; i < width; ++i) to[i] = in[i] * scale * weight[static_cast<std::size_t>(i)];
+      for (i = 0; i < width; ++i) to[i] = in[i] * scale * weight[i];
     }
   });
 }
@@ -89,7 +89,7 @@ inline void swiglu(decant::Cpu& cpu, View<float, 2> gate, View<const float, 2> u
 }
 
 /// x += y, of equal size and contiguous.
-inline void add(View<float, 2> x, View<const float, 2> y) {
+inline void add(decant::Cpu&, View<float, 2> x, View<const float, 2> y) {
   float* to = x.data();
   const float* from = y.data();
   for (index_t i = 0; i < x.size(); ++i) to[i] += from[i];
@@ -112,6 +112,9 @@ class RopeTable {
       }
     }
   }
+
+  const std::vector<float>& cosines() const { return cosines_; }
+  const std::vector<float>& sines() const { return sines_; }
 
   /// Turns every head of every row in place. rows [tokens, heads, head_dim], positions [tokens] below the reserved
   /// count.

@@ -2,6 +2,7 @@
 // file is mapped, in the type they are stored in.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,15 +29,10 @@ inline void linear(decant::Cpu& cpu, const Matrix& w, View<const float, 2> x, Vi
   std::visit([&](const auto& plain) { matmul(cpu, plain, x, y); }, w);
 }
 
-/// Row r as floats.
-inline void look_up(const Matrix& w, index_t r, View<float, 1> out) {
-  std::visit([&](const auto& plain) { dequantize_row(plain, r, out); }, w);
-}
-
 struct LayerWeights {
-  std::vector<float> attention_norm;  // norms are a few hundred numbers: widened once
+  View<const float, 1> attention_norm;  // norms are a few hundred numbers: widened once
   Matrix q, k, v, o;
-  std::vector<float> ffn_norm;
+  View<const float, 1> ffn_norm;
   Matrix gate, up, down;
 };
 
@@ -68,7 +64,7 @@ class Weights {
 
   Matrix embedding;
   std::vector<LayerWeights> layers;
-  std::vector<float> norm;
+  View<const float, 1> norm;
   Matrix head;
   /// Bytes of all the tensors above as stored, a tied head counted once.
   index_t bytes = 0;
@@ -85,9 +81,10 @@ class Weights {
     return as(decant::bf16{});
   }
 
-  std::vector<float> vector(const std::string& name, index_t size) {
+  View<const float, 1> vector(const std::string& name, index_t size) {
     const Tensor& tensor = find(name, {size});
-    std::vector<float> values(static_cast<std::size_t>(size));
+    const auto memory = std::make_shared<std::vector<float>>(static_cast<std::size_t>(size));
+    std::vector<float>& values = *memory;
     const auto widen = [&](auto zero) {
       decant::kv::load_row(reinterpret_cast<const decltype(zero)*>(tensor.data), size, values.data());
     };
@@ -97,6 +94,7 @@ class Weights {
       widen(decant::fp16{});
     else
       widen(decant::bf16{});
+    widened_.push_back(memory);
     return values;
   }
 
@@ -107,6 +105,7 @@ class Weights {
   }
 
   const Checkpoint& checkpoint_;
+  std::vector<std::shared_ptr<const std::vector<float>>> widened_;  // shared by copies
 };
 
 }  // namespace runtime

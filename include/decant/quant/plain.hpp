@@ -66,7 +66,7 @@ void matvec(Cpu& cpu, const Plain<T>& w, View<const float, 1> x, View<float, 1> 
 
 /// Row r of the weights as floats, an embedding look-up. out [cols]
 template <Storage T>
-void dequantize_row(const Plain<T>& w, index_t r, View<float, 1> out) {
+void dequantize_row(Cpu&, const Plain<T>& w, index_t r, View<float, 1> out) {
   require(r >= 0 && r < w.rows(), "quant::dequantize_row", "r",
           [&] { return "a row below " + std::to_string(w.rows()); }, r);
   require_equal(out.extent(0), w.cols(), "quant::dequantize_row", "out");
@@ -80,7 +80,7 @@ concept WeightFormat = requires(Ctx& ctx, const F& f, View<const float, 2> x, Vi
   { f.cols() } -> std::same_as<index_t>;
   { f.bytes() } -> std::same_as<index_t>;  // of the packed weights
   matmul(ctx, f, x, y);                    // y [tokens, rows] = x [tokens, cols] * weights^T
-  dequantize_row(f, index_t{}, row);       // row [cols]
+  dequantize_row(ctx, f, index_t{}, row);  // row [cols]
 };
 
 static_assert(WeightFormat<Plain<float>, Cpu> && WeightFormat<Plain<bf16>, Cpu>);

@@ -85,12 +85,13 @@ TEST_CASE("plain matmul refuses shapes that do not fit and writes nothing", "[qu
 TEST_CASE("plain rows come back as they were stored", "[quant][plain]") {
   const bf16 w[] = {bf16(1.5f), bf16(-2.0f), bf16(0.25f), bf16(8.0f)};
   const decant::quant::Plain<bf16> plain{View<const bf16, 2>(w, 2, 2)};
+  decant::Cpu cpu;
   float row[2];
-  dequantize_row(plain, 1, View<float, 1>(row, 2));
+  dequantize_row(cpu, plain, 1, View<float, 1>(row, 2));
   REQUIRE(row[0] == 0.25f);
   REQUIRE(row[1] == 8.0f);
   REQUIRE(plain.bytes() == 8);
-  REQUIRE_THROWS_AS(dequantize_row(plain, 2, View<float, 1>(row, 2)), decant::ArgumentError);
+  REQUIRE_THROWS_AS(dequantize_row(cpu, plain, 2, View<float, 1>(row, 2)), decant::ArgumentError);
 }
 
 }  // namespace quant_plain_test
