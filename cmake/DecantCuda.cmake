@@ -11,6 +11,16 @@ enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # targets say what they are built for
 
+set(DECANT_GPU_ARCHITECTURE 90 CACHE STRING "Compute capability that CUDA programs carry code for, as PTX and machine code")
 # What every CUDA program of ours is built with: no flag that a user would need too.
 set(decant_cuda_options -no-compress -lineinfo -Werror all-warnings -Xcompiler -Wall,-Wextra
-    -gencode arch=compute_90,code=[compute_90,sm_90])
+    -gencode arch=compute_${DECANT_GPU_ARCHITECTURE},code=[compute_${DECANT_GPU_ARCHITECTURE},sm_${DECANT_GPU_ARCHITECTURE}])
+add_custom_target(decant_cuda_programs)
+
+# decant_cuda_program(TARGET SOURCE...): a program with device code.
+function(decant_cuda_program target)
+  add_executable(${target} ${ARGN})
+  target_link_libraries(${target} PRIVATE decant::decant)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${decant_cuda_options}>)
+  add_dependencies(decant_cuda_programs ${target})
+endfunction()

@@ -39,9 +39,14 @@ __global__ void __launch_bounds__(32 * plain_warps)
 #pragma unroll
       for (int t = 0; t < plain_tokens; ++t) {
         if (first + t >= tokens) break;
+        constexpr int part = Wide < 4 ? Wide : 4;
         const float* const in = x.data() + (first + t) * x.stride(0) + c;
 #pragma unroll
-        for (int i = 0; i < Wide; ++i) sum[t] += widen(pack.at[i]) * in[i];
+        for (int i = 0; i < Wide; i += part) {
+          const auto values = *reinterpret_cast<const Pack<float, part>*>(in + i);
+#pragma unroll
+          for (int j = 0; j < part; ++j) sum[t] += widen(pack.at[i + j]) * values.at[j];
+        }
       }
     }
 #pragma unroll
@@ -71,7 +76,8 @@ void matmul(Cuda& cuda, const Plain<T>& w, View<const float, 2> x, View<float, 2
   constexpr int wide = ::decant::detail::per_access<T>;
   const CudaGrid grid{dim3(cuda_blocks(w.rows(), detail::plain_warps), cuda_blocks(tokens, detail::plain_tokens, 65535)),
                       dim3(32 * detail::plain_warps)};
-  if (::decant::detail::aligned_rows(w.weights.data(), w.weights.stride(0), w.cols())) {
+  if (::decant::detail::aligned_rows(w.weights.data(), w.weights.stride(0), w.cols()) &&
+      ::decant::detail::aligned_rows(x.data(), x.stride(0), x.extent(1))) {
     launch(cuda, where, detail::plain_matmul<T, wide>, grid, w.weights, x, y);
   } else {
     launch(cuda, where, detail::plain_matmul<T, 1>, grid, w.weights, x, y);

@@ -1,0 +1,123 @@
+// One call of a primitive, and the bytes of global memory that it must move: read once, written once. floors.py runs it
+// on the PTX interpreter and holds what the kernels did against that.
+//   floors CASE     prints {"floor": BYTES}; without CASE, the names of the cases
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "decant/attention/dense.cuh"
+#include "decant/kv/compact.cuh"
+#include "decant/kv/dense_kv.hpp"
+#include "decant/kv/keydiff.cuh"
+#include "decant/kv/knorm.cuh"
+#include "decant/kv/paged_kv.hpp"
+#include "decant/kv/window_attention.cuh"
+#include "decant/kv/write.cuh"
+#include "device_memory.cuh"
+
+namespace {
+
+using namespace cuda_test;
+using decant::bf16;
+using decant::View;
+namespace kv = decant::kv;
+
+constexpr index_t heads = 2, group = 4, dim = 128, n = 4096, window = 8, page_size = 16, pages = n / page_size;
+constexpr index_t row_bytes = dim * 2;  // one key or one value
+
+struct Problem {
+  Stream stream;
+  decant::Cuda cuda{stream};
+  DeviceBuffer<bf16> keys{std::vector<bf16>(heads * n * dim, bf16(0.5f))};
+  DeviceBuffer<bf16> values{std::vector<bf16>(heads * n * dim, bf16(0.25f))};
+  DeviceBuffer<float> q{std::vector<float>(heads * group * window * dim, 0.125f)};
+  DeviceBuffer<float> lse{std::vector<float>(heads * group * window, 9.0f)};
+  DeviceBuffer<float> out{heads * group * dim};
+  DeviceBuffer<float> scores{heads * n};
+  DeviceBuffer<std::int32_t> length{std::vector<std::int32_t>{n}};
+
+  kv::DenseKV<bf16> dense() const {
+    return {keys.view(1, heads, n, dim), values.view(1, heads, n, dim), length.view(1)};
+  }
+  auto layer() const {
+    kv::LayerView x{dense()};
+    x.queries = View<const float, 3>(q.data(), heads * group, window, dim);
+    x.lse = View<const float, 2>(lse.data(), heads * group, window);
+    return x;
+  }
+  template <class S>
+  void score(const S& s) {
+    using kv::score;
+    score(cuda, s, layer(), scores.view(heads, n));
+  }
+  template <class C>
+  void attend(const C& cache) {
+    decant::attention::attend(cuda, decant::attention::Dense{},
+                              View<const float, 3>(q.data(), 1, heads * group, dim), cache,
+                              out.view(1, heads * group, dim));
+  }
+};
+
+struct Case {
+  const char* name;
+  index_t floor;
+  void (*run)(Problem&);
+};
+
+constexpr index_t kv_rows = heads * n * 2 * row_bytes;      // all keys and values
+constexpr index_t key_rows = heads * n * row_bytes;         // all keys
+constexpr index_t score_bytes = heads * n * 4;
+constexpr index_t query_bytes = heads * group * dim * 4;    // of one token, in or out
+
+const Case cases[] = {
+    {"attend, dense, bf16", kv_rows + 2 * query_bytes, [](Problem& p) { p.attend(p.dense()); }},
+    {"attend, paged, bf16", kv_rows + 2 * query_bytes + heads * pages * 4,
+     [](Problem& p) {
+       std::vector<std::int32_t> table;
+       for (index_t i = 0; i < pages; ++i) table.push_back(static_cast<std::int32_t>(pages - 1 - i));
+       const DeviceBuffer<std::int32_t> indices(table), indptr(std::vector<std::int32_t>{0, pages}),
+           last(std::vector<std::int32_t>{page_size});
+       p.attend(kv::PagedKV<bf16>{p.keys.view(pages, heads, page_size, dim), p.values.view(pages, heads, page_size, dim),
+                                  indptr.view(2), indices.view(pages), last.view(1)});
+     }},
+    {"score, KNorm", key_rows + score_bytes, [](Problem& p) { p.score(kv::KNorm{}); }},
+    {"score, KeyDiff (keys twice)", 2 * key_rows + score_bytes, [](Problem& p) { p.score(kv::KeyDiff{}); }},
+    // The queries come from the second-level cache once per 64 keys.
+    {"score, WindowAttention with lse", key_rows + score_bytes + n / 64 * window * query_bytes,
+     [](Problem& p) { p.score(kv::WindowAttention{.window = window}); }},
+    // Every second row from row 1 on: all kept rows move; 4 bytes of index per row, twice, for checks and once per slice.
+    {"compact, dense", n / 2 * heads * (2 * 2 * row_bytes + 8),
+     [](Problem& p) {
+       std::vector<std::int32_t> odd;
+       for (index_t h = 0; h < heads; ++h) {
+         for (std::int32_t t = 1; t < n; t += 2) odd.push_back(t);
+       }
+       const DeviceBuffer<std::int32_t> indices(odd), counts(std::vector<std::int32_t>(heads, n / 2));
+       kv::compact(p.cuda, p.dense(), {indices.view(heads, n / 2), counts.view(heads)});
+     }},
+    {"append, float to bf16", 1024 * heads * dim * 2 * (4 + 2),
+     [](Problem& p) {
+       p.length.upload({n - 1024});
+       const DeviceBuffer<float> rows(std::vector<float>(1024 * heads * dim, 1.0f));
+       kv::append(p.cuda, p.dense(), 0, View<const float, 3>(rows.data(), 1024, heads, dim),
+                  View<const float, 3>(rows.data(), 1024, heads, dim));
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const Case& c : cases) {
+    if (argc < 2) {
+      std::printf("%s\n", c.name);
+    } else if (std::strcmp(argv[1], c.name) == 0) {
+      Problem p;
+      c.run(p);
+      p.cuda.check();
+      std::printf("{\"floor\": %lld}\n", static_cast<long long>(c.floor));
+      return 0;
+    }
+  }
+  return argc < 2 ? 0 : 2;
+}
