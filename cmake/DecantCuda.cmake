@@ -8,13 +8,19 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
 enable_language(CUDA)
-set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # targets say what they are built for
 
-set(DECANT_GPU_ARCHITECTURE 90 CACHE STRING "Compute capability that CUDA programs carry code for, as PTX and machine code")
+set(DECANT_GPU_ARCHITECTURE 90 CACHE STRING "Compute capability that CUDA programs are built for")
+option(DECANT_GPU_CODE "Also generate machine code, which a GPU wants and the interpreter does not need" OFF)
+set(decant_gpu_code compute_${DECANT_GPU_ARCHITECTURE})
+if(DECANT_GPU_CODE)
+  string(APPEND decant_gpu_code ,sm_${DECANT_GPU_ARCHITECTURE})
+endif()
 # What every CUDA program of ours is built with: no flag that a user would need too.
-set(decant_cuda_options -no-compress -lineinfo -Werror all-warnings -Xcompiler -Wall,-Wextra
-    -gencode arch=compute_${DECANT_GPU_ARCHITECTURE},code=[compute_${DECANT_GPU_ARCHITECTURE},sm_${DECANT_GPU_ARCHITECTURE}])
+# (The language by option: CMake 3.25 knows no default for nvcc 13 and leaves CMAKE_CUDA_STANDARD out.)
+set(decant_cuda_language -std=c++20 -Werror all-warnings -Xcompiler -Wall,-Wextra)
+set(decant_cuda_options ${decant_cuda_language} -no-compress -lineinfo
+    -gencode arch=compute_${DECANT_GPU_ARCHITECTURE},code=[${decant_gpu_code}])
 add_custom_target(decant_cuda_programs)
 
 # decant_cuda_program(TARGET SOURCE...): a program with device code.

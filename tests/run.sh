@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up a Debian or Ubuntu machine, builds decant's tests and runs them all.
-#   tests/run.sh [--preset release|debug|clang|asan|tsan] [-j JOBS] [CTEST-ARGUMENT...]
+#   tests/run.sh [--preset release|debug|clang|asan|tsan|cuda] [-j JOBS] [CTEST-ARGUMENT...]
 # Further arguments go to ctest, as `-R kv` or `-L unit`. Extra CMake arguments can stand in DECANT_CMAKE_ARGS.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
@@ -25,6 +25,11 @@ if [ "$preset" = clang ]; then
   packages+=(clang libomp-dev)
 fi
 need_packages "${packages[@]}"
+
+if [ "$preset" = cuda ] && ! PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
+  echo "tests/run.sh: the preset cuda needs nvcc, from NVIDIA's CUDA toolkit 13" >&2
+  exit 1
+fi
 
 read -r -a extra <<<"${DECANT_CMAKE_ARGS:-}"
 cmake --preset "$preset" "${extra[@]}"

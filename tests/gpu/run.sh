@@ -21,7 +21,7 @@ failed=()
 
 say "build"
 architecture=$(cut -d, -f3 "$out/device.txt" | head -1 | tr -d ' .')
-if ! { cmake --preset cuda -DDECANT_BUILD_BENCH=ON "-DDECANT_GPU_ARCHITECTURE=$architecture" &&
+if ! { cmake --preset cuda -DDECANT_BUILD_BENCH=ON -DDECANT_GPU_CODE=ON "-DDECANT_GPU_ARCHITECTURE=$architecture" &&
   cmake --build build/cuda -j "$(nproc)" --target decant_cuda_programs; } >"$out/build.log" 2>&1; then
   tail -40 "$out/build.log"
   exit 1
