@@ -141,10 +141,12 @@ template <class Fixture>
 Snapshot snapshot(Fixture& fixture) {
   Snapshot s;
   const auto memory = fixture.memory();
-  for (const auto& [data, elements] : {memory.first, memory.second}) {
-    const auto* p = reinterpret_cast<const unsigned char*>(data);
-    s.bytes.insert(s.bytes.end(), p, p + static_cast<std::size_t>(elements) * sizeof *data);
-  }
+  const auto add = [&](const auto& pool) {
+    const auto* p = reinterpret_cast<const unsigned char*>(pool.first);
+    s.bytes.insert(s.bytes.end(), p, p + static_cast<std::size_t>(pool.second) * sizeof *pool.first);
+  };
+  add(memory.first);
+  add(memory.second);
   return s;
 }
 

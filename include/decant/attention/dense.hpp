@@ -22,13 +22,19 @@ struct Dense {
   /// logit = soft_cap * tanh(scale * q.k / soft_cap), before the mask; 0: none.
   float soft_cap = 0;
   /// Keys per chunk: [0, chunk), [chunk, 2 chunk) ... become states of their own and are merged in that order, and may
-  /// run in parallel. 0: default_chunk. A sequence's result depends on this number in its last bits, and on nothing
-  /// else beside its own queries, keys and values and cpu.isa().
+  /// run in parallel. 0: default_chunk, on Cuda DenseTuning::chunk. A sequence's result depends on this number in its
+  /// last bits, and on nothing else beside its own queries, keys and values and cpu.isa().
   index_t chunk = 0;
+  /// Matters on Cuda for fp16 and bf16 caches, on tensor cores, whose products take 16-bit numbers. false: q and the
+  /// probabilities enter as sums of two or three such numbers, and error_bound holds. true: they are rounded to the
+  /// cache's type, as in FlashAttention and FlashInfer, for about half the work: rounded_error_bound holds.
+  bool rounded = false;
 
   static constexpr index_t default_chunk = 1024;
   /// Relative L2 distance to double precision, for keys and values as stored.
   static constexpr double error_bound = 5e-6;
+  /// The same with `rounded`, for logits of a usual size (a standard deviation of up to 2).
+  static constexpr double rounded_error_bound(DType cache) { return cache == DType::bf16 ? 4e-3 : 5e-4; }
 
   bool operator==(const Dense&) const = default;
 };
@@ -54,12 +60,12 @@ Queries(View<Q, 3>, const Indptr&) -> Queries<std::remove_const_t<Q>>;
 
 namespace detail {
 
-template <class Q, class C, class O, class M>
-void validate_dense(const Dense& a, const Queries<Q>& q, const C& cache, const View<O, 3>& out,
-                    const View<float, 2>& lse, const M& mask, const View<const float, 1>& sinks) {
+/// What can be told without reading lengths, offsets or tables, which may be a device's.
+template <class Q, class C, class O>
+void validate_dense_shapes(const Dense& a, const Queries<Q>& q, const C& cache, const View<O, 3>& out,
+                           const View<float, 2>& lse, const View<const float, 1>& sinks) {
   constexpr const char* where = "attention::attend";
   validate(a);
-  validate(cache);
   const index_t heads = cache.kv_heads();
   const index_t sequences = cache.sequences();
   const index_t total = q.rows.extent(0);
@@ -76,12 +82,6 @@ void validate_dense(const Dense& a, const Queries<Q>& q, const C& cache, const V
             [&] { return "one query for each of " + std::to_string(sequences) + " sequences"; }, total);
   } else {
     require_equal(q.indptr.extent(0), sequences + 1, where, "q.indptr");
-    require(q.indptr[0] == 0, where, "q.indptr", "0 at its beginning", q.indptr[0]);
-    for (index_t s = 0; s < sequences; ++s) {
-      require(q.indptr[s + 1] >= q.indptr[s], where, "q.indptr", "values that never decrease", q.indptr[s + 1]);
-    }
-    require(q.indptr[sequences] == total, where, "q.indptr",
-            [&] { return "the number of queries, " + std::to_string(total); }, q.indptr[sequences]);
   }
   require_equal(out.extent(0), total, where, "out");
   require_equal(out.extent(1), query_heads, where, "out");
@@ -96,10 +96,28 @@ void validate_dense(const Dense& a, const Queries<Q>& q, const C& cache, const V
     require_equal(sinks.extent(0), query_heads, where, "sinks");
     require(sinks.data() != nullptr, where, "sinks", "data", "a null pointer");
   }
+}
+
+template <class Q, class C, class O, class M>
+void validate_dense(const Dense& a, const Queries<Q>& q, const C& cache, const View<O, 3>& out,
+                    const View<float, 2>& lse, const M& mask, const View<const float, 1>& sinks) {
+  constexpr const char* where = "attention::attend";
+  validate(cache);
+  validate_dense_shapes(a, q, cache, out, lse, sinks);
+  const index_t sequences = cache.sequences();
+  const index_t total = q.rows.extent(0);
+  if (!q.indptr.empty()) {
+    require(q.indptr[0] == 0, where, "q.indptr", "0 at its beginning", q.indptr[0]);
+    for (index_t s = 0; s < sequences; ++s) {
+      require(q.indptr[s + 1] >= q.indptr[s], where, "q.indptr", "values that never decrease", q.indptr[s + 1]);
+    }
+    require(q.indptr[sequences] == total, where, "q.indptr",
+            [&] { return "the number of queries, " + std::to_string(total); }, q.indptr[sequences]);
+  }
   if constexpr (requires { validate(mask, index_t{}, index_t{}, index_t{}, index_t{}); }) {
     for (index_t s = 0; s < sequences; ++s) {
       const index_t queries = q.indptr.empty() ? 1 : q.indptr[s + 1] - q.indptr[s];
-      for (index_t h = 0; h < heads; ++h) validate(mask, sequences, s, queries, cache.length(s, h));
+      for (index_t h = 0; h < cache.kv_heads(); ++h) validate(mask, sequences, s, queries, cache.length(s, h));
     }
   }
 }

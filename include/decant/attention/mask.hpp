@@ -33,7 +33,7 @@ concept Mask = std::copyable<M> &&
 namespace detail {
 
 template <class M>
-constexpr bool whole_range() {
+DECANT_HD constexpr bool whole_range() {
   if constexpr (requires { M::whole_range; }) return M::whole_range;
   else return false;
 }
@@ -91,6 +91,13 @@ struct BitMask {
     return ((bits[start + bit / 8] >> (bit % 8)) & 1) != 0;
   }
   DECANT_HD KeyRange range(index_t, index_t, index_t, index_t keys) const { return {0, keys}; }
+  /// Whether there is a bit for each query and key of the sequence: what validate() asks, where it cannot throw.
+  DECANT_HD bool holds(index_t sequences, index_t sequence, index_t queries, index_t keys) const {
+    const index_t first = offsets.empty() ? 0 : offsets[sequence];
+    const index_t last = offsets.empty() ? bits.extent(0) : offsets[sequence + 1];
+    if (offsets.empty() ? sequences != 1 : offsets.extent(0) != sequences + 1) return false;
+    return first >= 0 && last <= bits.extent(0) && (queries * keys + 7) / 8 <= last - first;
+  }
 };
 
 /// The mask must hold a bit for each query and key of the sequence. O(1) per sequence.

@@ -39,21 +39,28 @@ DECANT_HD inline float merge_lse(double sum_of_weights, float reference) {
   return static_cast<float>(static_cast<double>(reference) + std::log(sum_of_weights));
 }
 
+namespace detail {
+
+inline void validate_merge(View<const State<const float>, 1> parts, const State<float>& out) {
+  constexpr const char* where = "attention::merge";
+  for (int r = 0; r < 2; ++r) require_equal(out.lse.extent(r), out.o.extent(r), where, "out.lse");
+  for (index_t p = 0; p < parts.extent(0); ++p) {
+    for (int r = 0; r < 3; ++r) require_equal(parts[p].o.extent(r), out.o.extent(r), where, "parts");
+    for (int r = 0; r < 2; ++r) require_equal(parts[p].lse.extent(r), out.lse.extent(r), where, "parts");
+  }
+}
+
+}  // namespace detail
+
 /// Joins any number of states over disjoint sets of keys: out = parts[0] + parts[1] + ... . No parts give the identity.
 /// Shapes: all equal. `out` may be one of the parts, elsewhere they must not overlap. ArgumentError on unequal shapes.
 /// Swapping two of two parts changes no bit; for more, the order changes the result by rounding (below 2e-7 relative).
 /// A NaN in one (query, head) stays there. O(parts * queries * heads * value_dim); no workspace.
 inline void merge(Cpu& cpu, View<const State<const float>, 1> parts, const State<float>& out) {
-  constexpr const char* where = "attention::merge";
+  detail::validate_merge(parts, out);
   const index_t queries = out.o.extent(0);
   const index_t heads = out.o.extent(1);
   const index_t dim = out.o.extent(2);
-  require_equal(out.lse.extent(0), queries, where, "out.lse");
-  require_equal(out.lse.extent(1), heads, where, "out.lse");
-  for (index_t p = 0; p < parts.extent(0); ++p) {
-    for (int r = 0; r < 3; ++r) require_equal(parts[p].o.extent(r), out.o.extent(r), where, "parts");
-    for (int r = 0; r < 2; ++r) require_equal(parts[p].lse.extent(r), out.lse.extent(r), where, "parts");
-  }
   const index_t rows = queries * heads;
   const index_t grain = 1 + 4096 / (1 + dim * parts.extent(0));
   auto work = [&](index_t first, index_t last, index_t) {

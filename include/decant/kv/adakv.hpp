@@ -35,30 +35,53 @@ inline void validate(const AdaAllocation& a) {
 
 namespace detail {
 
+/// Where the shares of the heads of one layer are worked out: room for `heads` each. counts: the flat ranking's counts
+/// when it comes, the allocation when it goes.
+struct AdaHeads {
+  std::int32_t* counts;
+  std::int32_t* rounded;
+  index_t* kept;  // protected tokens
+  index_t* free;
+  index_t* even;
+  double* shares;
+};
+
+/// alpha of the even split of what is not protected, and 1 - alpha of the flat ranking. Needs counts, kept and free.
+DECANT_HD inline void ada_shares(double alpha, index_t heads, index_t total, const AdaHeads& at) {
+  index_t open = total;
+  for (index_t h = 0; h < heads; ++h) open -= at.kept[h];
+  even_split(at.free, heads, open, at.even);
+  for (index_t h = 0; h < heads; ++h) {
+    at.shares[h] =
+        ::decant::detail::rounded_product(1 - alpha, static_cast<double>(at.counts[h] - at.kept[h])) +
+        ::decant::detail::rounded_product(alpha, static_cast<double>(at.even[h]));
+  }
+  largest_remainder(at.shares, heads, open, at.rounded);
+  for (index_t h = 0; h < heads; ++h) at.counts[h] = static_cast<std::int32_t>(at.kept[h] + at.rounded[h]);
+}
+
+/// How many tokens of a head of n, `kept` of them protected, Rule::kvpress takes before the others.
+DECANT_HD inline index_t ada_safe(const AdaAllocation& a, const Budget& budget, index_t n, index_t kept) {
+  const auto floor_share =
+      static_cast<index_t>(static_cast<double>(a.alpha) * static_cast<double>(budget.resolve(n)));
+  return floor_share > kept ? floor_share : kept;
+}
+
 /// The flat ranking: how many of each head are among the layer's best, protected tokens first.
 inline void ada_official(Cpu& cpu, const AdaAllocation& a, const ScoredLayer& layer, index_t total,
                          View<std::int32_t, 1> counts) {
   const index_t heads = layer.kv_heads();
   Workspace::Scope scope(cpu.workspace());
-  index_t* const kept = cpu.workspace().take<index_t>(heads);
-  index_t* const free = cpu.workspace().take<index_t>(heads);
-  index_t* const even = cpu.workspace().take<index_t>(heads);
-  double* const shares = cpu.workspace().take<double>(heads);
-  top_k_rows(cpu, layer.scores, layer.lengths, layer.keep, total, counts);
-  index_t open = total;
+  const AdaHeads at{cpu.workspace().take<std::int32_t>(heads), cpu.workspace().take<std::int32_t>(heads),
+                    cpu.workspace().take<index_t>(heads),      cpu.workspace().take<index_t>(heads),
+                    cpu.workspace().take<index_t>(heads),      cpu.workspace().take<double>(heads)};
+  top_k_rows(cpu, layer.scores, layer.lengths, layer.keep, total, View<std::int32_t, 1>(at.counts, heads));
   for (index_t h = 0; h < heads; ++h) {
-    kept[h] = protected_count(layer, h);
-    free[h] = layer.length(h) - kept[h];
-    open -= kept[h];
+    at.kept[h] = protected_count(layer, h);
+    at.free[h] = layer.length(h) - at.kept[h];
   }
-  even_split(free, heads, open, even);
-  const auto alpha = static_cast<double>(a.alpha);
-  for (index_t h = 0; h < heads; ++h) {
-    shares[h] = (1 - alpha) * static_cast<double>(counts[h] - kept[h]) + alpha * static_cast<double>(even[h]);
-  }
-  std::int32_t* const rounded = cpu.workspace().take<std::int32_t>(heads);
-  largest_remainder(shares, heads, open, rounded);
-  for (index_t h = 0; h < heads; ++h) counts[h] = static_cast<std::int32_t>(kept[h] + rounded[h]);
+  ada_shares(static_cast<double>(a.alpha), heads, total, at);
+  for (index_t h = 0; h < heads; ++h) counts[h] = at.counts[h];
 }
 
 inline void ada_kvpress(Cpu& cpu, const AdaAllocation& a, const ScoredLayer& layer, const Budget& budget, index_t total,
@@ -69,9 +92,7 @@ inline void ada_kvpress(Cpu& cpu, const AdaAllocation& a, const ScoredLayer& lay
   for (index_t h = 0; h < heads; ++h) {
     const index_t n = layer.length(h);
     const index_t kept = protected_count(layer, h);
-    const auto floor_share =
-        static_cast<index_t>(static_cast<double>(a.alpha) * static_cast<double>(budget.resolve(n)));
-    const index_t safe = floor_share > kept ? floor_share : kept;
+    const index_t safe = ada_safe(a, budget, n, kept);
     std::int32_t* const top = cpu.workspace().take<std::int32_t>(safe);
     top_k(cpu, View<const float, 1>(&layer.scores(h, 0), n), View<const std::uint8_t, 1>(&layer.keep(h, 0), n), safe,
           top);

@@ -28,7 +28,7 @@ struct CapKV {
   Mode mode = Mode::code;
   bool compat_eps = false;  // kvpress's 1e-6, which it adds to the weights inside A only
 
-  constexpr index_t protected_sinks() const { return mode == Mode::code ? sinks : 0; }
+  DECANT_HD constexpr index_t protected_sinks() const { return mode == Mode::code ? sinks : 0; }
   bool operator==(const CapKV&) const = default;
 };
 
@@ -226,7 +226,7 @@ struct CapHead {
   }
 
   /// log(e^a + e^b).
-  static float log_sum(float a, float b) {
+  DECANT_HD static float log_sum(float a, float b) {
     const float high = a > b ? a : b;
     if (high == -__builtin_huge_valf()) return b;  // -inf, or NaN
     return high + std::log(std::exp(a - high) + std::exp(b - high));

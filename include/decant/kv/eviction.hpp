@@ -99,10 +99,7 @@ inline constexpr const char* select_name = "kv::select";
 
 template <class X>
 bool whole(const X& x, const Budget& budget) {
-  index_t have = 0;
-  const auto length = [&](index_t h) { return x.length(h); };
-  for (index_t h = 0; h < x.kv_heads(); ++h) have += length(h);
-  return layer_budget(budget, x.kv_heads(), length) == have;
+  return layer_budget(budget, x) == layer_tokens(x);
 }
 
 inline void require_capacity(const KeptView& kept, index_t kv_heads) {

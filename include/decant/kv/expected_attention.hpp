@@ -160,18 +160,16 @@ void score(Cpu& cpu, const ExpectedAttention& p, const X& x, View<float, 2> scor
     cpu.parallel_for(group, [&](index_t a) { softmax(isa, z + a * free, free, z + a * free); });
     each_tile([&](index_t at, index_t count, index_t part) {
       float* const values = tiles + part * detail::gram_tile * wide;
+      float squares[detail::gram_tile];
+      for (float& square : squares) square = 1;
       if (p.value_norm) {
         detail::load_values(isa, x.cache, x.sequence, h, p.sinks + at, count, values, value_dim);
-      }
-      float squares[detail::gram_tile];
-      if (p.value_norm) {
         detail::row_dots(isa, detail::RowDots{values, value_dim, values, value_dim, count, value_dim, squares});
       }
       for (index_t i = 0; i < count; ++i) {
         float sum = 0;
         for (index_t a = 0; a < group; ++a) sum += z[a * free + at + i];
-        const float norm = p.value_norm ? std::sqrt(squares[i]) : 1.0f;
-        out[p.sinks + at + i] = (sum / static_cast<float>(group) + p.eps) * norm;
+        out[p.sinks + at + i] = (sum / static_cast<float>(group) + p.eps) * std::sqrt(squares[i]);
       }
     });
   }

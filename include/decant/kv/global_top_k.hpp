@@ -28,13 +28,15 @@ inline void allocate(Cpu& cpu, const GlobalTopK&, View<const ScoredLayer, 1> lay
   }
   std::uint32_t* const keys = cpu.workspace().take<std::uint32_t>(elements);
   index_t at = 0;
+  index_t kept = 0;
   for (index_t l = 0; l < layers.extent(0); ++l) {
     const ScoredLayer& layer = layers[l];
     for (index_t h = 0; h < layer.kv_heads(); ++h) {
-      ::decant::detail::make_row_keys(cpu.isa(), layer.scores, layer.keep, h, layer.length(h), keys + at);
+      kept += ::decant::detail::make_row_keys(cpu.isa(), layer.scores, layer.keep, h, layer.length(h), keys + at);
       at += layer.length(h);
     }
   }
+  ::decant::detail::require_count(total, kept, elements, "kv::GlobalTopK", "budget");
   const Threshold t = ::decant::detail::threshold_of_keys(cpu, keys, elements, total);
   index_t ties = t.ties;
   at = 0;

@@ -38,7 +38,7 @@ inline float inverse_norm(Isa isa, const float* k, index_t dim) {
 }
 
 /// -cosine in [-1, 1]; NaN stays NaN.
-inline float key_difference(float product, float inverse_key, float inverse_anchor) {
+DECANT_HD inline float key_difference(float product, float inverse_key, float inverse_anchor) {
   const float c = product * inverse_key * inverse_anchor;
   return c > 1.0f ? -1.0f : c < -1.0f ? 1.0f : -c;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../core/detail/rounded.hpp"
 #include "cache_view.hpp"
 #include "rope.hpp"
 
@@ -90,13 +91,14 @@ class Budget {
   /// This share of the cached tokens, 0 to 1: floor(n * share) per KV head.
   static constexpr Budget keep(double share) { return Budget(Kind::fraction, share); }
 
-  constexpr Kind kind() const { return kind_; }
-  constexpr double value() const { return value_; }
+  DECANT_HD constexpr Kind kind() const { return kind_; }
+  DECANT_HD constexpr double value() const { return value_; }
   bool operator==(const Budget&) const = default;
 
   /// Tokens per head for a head of n tokens, in [0, n].
-  index_t resolve(index_t n) const {
-    const double wanted = kind_ == Kind::tokens ? value_ : std::floor(static_cast<double>(n) * value_ + 1e-9);
+  DECANT_HD index_t resolve(index_t n) const {
+    const double share = ::decant::detail::rounded_product(static_cast<double>(n), value_);
+    const double wanted = kind_ == Kind::tokens ? value_ : std::floor(share + 1e-9);
     return wanted >= static_cast<double>(n) ? n : static_cast<index_t>(wanted);
   }
 

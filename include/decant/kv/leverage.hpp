@@ -31,7 +31,7 @@ inline void validate(const Leverage& p) {
 namespace detail {
 
 /// A standard normal number, pure in its arguments (Box and Muller).
-inline double philox_normal(const Philox& philox, index_t row, index_t column) {
+DECANT_HD inline double philox_normal(const Philox& philox, index_t row, index_t column) {
   const Philox4 bits = philox(static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(column));
   const auto u = static_cast<double>(Philox::to_unit(bits.word[0]));
   const auto v = static_cast<double>(Philox::to_unit(bits.word[1]));

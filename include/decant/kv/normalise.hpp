@@ -30,16 +30,35 @@ struct HeadConcentration {
 
 namespace detail {
 
-/// Sum of a head's scores that are not protected.
-inline double free_sum(const ScoredLayer& layer, index_t h) {
+/// Sums are formed in one order everywhere, so that contexts agree to the bit: in stretches of 1024 tokens, each as 32
+/// sums of every 32nd token that are folded as a tree; then stretch after stretch.
+inline constexpr index_t sum_stretch = 1024;
+inline constexpr int sum_ways = 32;
+
+/// The sum of value(t) for t in [0, n).
+template <class Value>
+double ordered_sum(index_t n, const Value& value) {
   double sum = 0;
-  for (index_t t = 0; t < layer.length(h); ++t) {
-    if (!layer.keep(h, t)) sum += static_cast<double>(layer.scores(h, t));
+  for (index_t first = 0; first < n; first += sum_stretch) {
+    const index_t end = first + sum_stretch < n ? first + sum_stretch : n;
+    double lane[sum_ways] = {};
+    for (index_t t = first; t < end; ++t) lane[(t - first) % sum_ways] += value(t);
+    for (int width = sum_ways / 2; width > 0; width /= 2) {
+      for (int l = 0; l < width; ++l) lane[l] += lane[l + width];
+    }
+    sum += lane[0];
   }
   return sum;
 }
 
-inline bool usable_sum(double sum) { return sum > 0 && sum < __builtin_huge_val(); }
+/// Sum of a head's scores that are not protected.
+inline double free_sum(const ScoredLayer& layer, index_t h) {
+  return ordered_sum(layer.length(h), [&](index_t t) {
+    return layer.keep(h, t) ? 0.0 : static_cast<double>(layer.scores(h, t));
+  });
+}
+
+DECANT_HD inline bool usable_sum(double sum) { return sum > 0 && sum < __builtin_huge_val(); }
 
 inline void scale_head(const ScoredLayer& layer, index_t h, double factor) {
   for (index_t t = 0; t < layer.length(h); ++t) {
@@ -70,17 +89,23 @@ inline void normalise(Cpu& cpu, const HeadConcentration& s, const ScoredLayer& l
     const index_t n = layer.length(h);
     Workspace::Scope scope(cpu.workspace());
     float* const free = cpu.workspace().take<float>(n);
+    std::int32_t* const token = cpu.workspace().take<std::int32_t>(n);
+    std::uint8_t* const is_top = cpu.workspace().take<std::uint8_t>(n);
     index_t count = 0;
     for (index_t t = 0; t < n; ++t) {
-      if (!layer.keep(h, t)) free[count++] = layer.scores(h, t);
+      is_top[t] = 0;
+      if (layer.keep(h, t)) continue;
+      token[count] = static_cast<std::int32_t>(t);
+      free[count++] = layer.scores(h, t);
     }
     const double sum = detail::free_sum(layer, h);
     if (!detail::usable_sum(sum)) continue;
     const index_t k = s.tokens < count ? s.tokens : count;
     std::int32_t* const top = cpu.workspace().take<std::int32_t>(k);
     top_k(cpu, View<const float, 1>(free, count), k, top);
-    double mass = 0;
-    for (index_t i = 0; i < k; ++i) mass += static_cast<double>(free[top[i]]);
+    for (index_t i = 0; i < k; ++i) is_top[token[top[i]]] = 1;
+    const double mass = detail::ordered_sum(
+        n, [&](index_t t) { return is_top[t] != 0 ? static_cast<double>(layer.scores(h, t)) : 0.0; });
     detail::scale_head(layer, h, mass / sum);
   }
 }

@@ -37,7 +37,8 @@ inline void validate(const PyramidAllocation& a) {
 namespace detail {
 
 /// kvpress: tokens per head of one layer of n tokens, for a real-valued mean. Rounds halves to even, as Python does.
-inline index_t pyramid_kvpress(double mean, double beta, index_t window, index_t n, index_t layer, index_t layers) {
+DECANT_HD inline index_t pyramid_kvpress(double mean, double beta, index_t window, index_t n, index_t layer,
+                                         index_t layers) {
   const auto room = static_cast<double>(n - window);
   double low = mean / beta;
   double high = 2 * mean - low;
@@ -48,12 +49,13 @@ inline index_t pyramid_kvpress(double mean, double beta, index_t window, index_t
   const bool sane = static_cast<double>(n) >= high && high >= low && low >= static_cast<double>(window);
   if (!sane) return static_cast<index_t>(std::nearbyint(mean));
   const double step = layers > 1 ? (high - low) / static_cast<double>(layers - 1) : 0.0;
-  return static_cast<index_t>(std::nearbyint(high - static_cast<double>(layer) * step));
+  const double down = ::decant::detail::rounded_product(static_cast<double>(layer), step);
+  return static_cast<index_t>(std::nearbyint(high - down));
 }
 
 /// Ours: tokens per head of every layer, at least `least` and at most n each, layers * mean in all.
-inline void pyramid_exact(index_t mean, double beta, index_t least, index_t n, index_t layers, double* shares,
-                          std::int32_t* counts) {
+DECANT_HD inline void pyramid_exact(index_t mean, double beta, index_t least, index_t n, index_t layers, double* shares,
+                                    std::int32_t* counts) {
   const auto x = static_cast<double>(mean);
   double low = x / beta > static_cast<double>(least) ? x / beta : static_cast<double>(least);
   double high = 2 * x - low;
@@ -63,9 +65,27 @@ inline void pyramid_exact(index_t mean, double beta, index_t least, index_t n, i
   }
   for (index_t l = 0; l < layers; ++l) {
     const double at = layers > 1 ? static_cast<double>(l) / static_cast<double>(layers - 1) : 0.5;
-    shares[l] = high - at * (high - low);
+    shares[l] = high - ::decant::detail::rounded_product(at, high - low);
   }
   largest_remainder(shares, layers, mean * layers, counts);
+}
+
+/// Tokens per head of one layer, whose longest head holds n tokens and protects at most `least`. Room: `layers` each.
+DECANT_HD inline index_t pyramid_budget(const PyramidAllocation& a, const Budget& budget, index_t n, index_t least,
+                                        index_t layer, index_t layers, double* shares, std::int32_t* all) {
+  if (a.rounding == PyramidAllocation::Rounding::kvpress) {
+    const double mean = budget.kind() == Budget::Kind::tokens ? static_cast<double>(budget.resolve(n))
+                                                              : budget.value() * static_cast<double>(n);
+    return pyramid_kvpress(mean, static_cast<double>(a.beta), a.window, n, layer, layers);
+  }
+  pyramid_exact(budget.resolve(n), static_cast<double>(a.beta), least, n, layers, shares, all);
+  return all[layer];
+}
+
+/// What a head of `length` tokens, `kept` of them protected, keeps of its layer's budget.
+DECANT_HD inline std::int32_t pyramid_count(index_t own, index_t length, index_t kept) {
+  const index_t count = own < length ? own : length;
+  return static_cast<std::int32_t>(count > kept ? count : kept);
 }
 
 }  // namespace detail
@@ -83,23 +103,12 @@ inline void allocate(Cpu& cpu, const PyramidAllocation& a, View<const ScoredLaye
       n = layer.length(h) > n ? layer.length(h) : n;
       least = kept > least ? kept : least;
     }
-    index_t own = 0;
-    if (a.rounding == PyramidAllocation::Rounding::kvpress) {
-      const double mean = budget.kind() == Budget::Kind::tokens ? static_cast<double>(budget.resolve(n))
-                                                                : budget.value() * static_cast<double>(n);
-      own = detail::pyramid_kvpress(mean, static_cast<double>(a.beta), a.window, n, layer.layer, layer.layers);
-    } else {
-      Workspace::Scope scope(cpu.workspace());
-      double* const shares = cpu.workspace().take<double>(layer.layers);
-      std::int32_t* const all = cpu.workspace().take<std::int32_t>(layer.layers);
-      detail::pyramid_exact(budget.resolve(n), static_cast<double>(a.beta), least, n, layer.layers, shares, all);
-      own = all[layer.layer];
-    }
+    Workspace::Scope scope(cpu.workspace());
+    double* const shares = cpu.workspace().take<double>(layer.layers);
+    std::int32_t* const all = cpu.workspace().take<std::int32_t>(layer.layers);
+    const index_t own = detail::pyramid_budget(a, budget, n, least, layer.layer, layer.layers, shares, all);
     for (index_t h = 0; h < layer.kv_heads(); ++h) {
-      const index_t kept = detail::protected_count(layer, h);
-      index_t count = own < layer.length(h) ? own : layer.length(h);
-      count = count > kept ? count : kept;
-      counts(l, h) = static_cast<std::int32_t>(count);
+      counts(l, h) = detail::pyramid_count(own, layer.length(h), detail::protected_count(layer, h));
     }
   }
 }

@@ -8,10 +8,25 @@
 #include <cmath>
 
 #include "../core/cpu.hpp"
+#include "../core/detail/rounded.hpp"
 #include "cache_view.hpp"
 #include "rope.hpp"
 
 namespace decant::kv {
+
+namespace detail {
+
+/// The pair (x, y) turned by an angle with this cosine and sine; rounds to T once.
+template <Storage T>
+DECANT_HD void rotate_pair(T& first, T& second, double c, double s) {
+  const auto x = static_cast<double>(static_cast<float>(first));
+  const auto y = static_cast<double>(static_cast<float>(second));
+  using ::decant::detail::rounded_product;
+  first = T(static_cast<float>(rounded_product(x, c) - rounded_product(y, s)));
+  second = T(static_cast<float>(rounded_product(x, s) + rounded_product(y, c)));
+}
+
+}  // namespace detail
 
 /// Turns the pairs of one key of `dim` elements by `steps` positions; rounds to the key's type once.
 template <Storage T>
@@ -19,14 +34,7 @@ requires(!std::is_const_v<T>) void rotate_key(T* key, index_t dim, const Rope& r
   if (steps == 0) return;
   for (index_t f = 0; f < rope.rotary_dim(dim) / 2; ++f) {
     const double angle = static_cast<double>(steps) * rope.frequency(f, dim);
-    const double c = std::cos(angle);
-    const double s = std::sin(angle);
-    T& first = key[rope.first(f)];
-    T& second = key[rope.second(f, dim)];
-    const auto x = static_cast<double>(static_cast<float>(first));
-    const auto y = static_cast<double>(static_cast<float>(second));
-    first = T(static_cast<float>(x * c - y * s));
-    second = T(static_cast<float>(x * s + y * c));
+    detail::rotate_pair(key[rope.first(f)], key[rope.second(f, dim)], std::cos(angle), std::sin(angle));
   }
 }
 

@@ -18,14 +18,14 @@ struct Rope {
   /// Frequencies per pair, when they are not theta^(-2f/dim): scaled RoPE variants. [dim / 2]
   View<const double, 1> frequencies{};
 
-  index_t rotary_dim(index_t head_dim) const { return dim == 0 ? head_dim : dim; }
-  double frequency(index_t pair, index_t head_dim) const {
+  DECANT_HD index_t rotary_dim(index_t head_dim) const { return dim == 0 ? head_dim : dim; }
+  DECANT_HD double frequency(index_t pair, index_t head_dim) const {
     if (!frequencies.empty()) return frequencies[pair];
     return std::pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim(head_dim)));
   }
   /// Where the two members of a pair stand in the row.
-  index_t first(index_t pair) const { return interleaved ? 2 * pair : pair; }
-  index_t second(index_t pair, index_t head_dim) const {
+  DECANT_HD index_t first(index_t pair) const { return interleaved ? 2 * pair : pair; }
+  DECANT_HD index_t second(index_t pair, index_t head_dim) const {
     return interleaved ? 2 * pair + 1 : pair + rotary_dim(head_dim) / 2;
   }
 };

@@ -40,7 +40,7 @@ inline void validate_pool(index_t size, const char* where) {
 }
 
 /// The index that stands for i in a row of n; -1 where there is nothing.
-constexpr index_t padded_index(index_t i, index_t n, Padding padding) {
+DECANT_HD constexpr index_t padded_index(index_t i, index_t n, Padding padding) {
   if (i >= 0 && i < n) return i;
   if (padding == Padding::zero || n == 0) return -1;
   if (padding == Padding::replicate) return i < 0 ? 0 : n - 1;

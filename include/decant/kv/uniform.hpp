@@ -19,6 +19,26 @@ struct KeepAll {
   bool operator==(const KeepAll&) const = default;
 };
 
+namespace detail {
+
+/// Uniform's counts of one layer; bounds, split, extra: room for its heads. A share of each head is that head's own; a
+/// token budget is the same for all, where they have that many.
+DECANT_HD inline void uniform_counts(const Budget& budget, const ScoredLayer& layer, index_t* bounds, index_t* split,
+                                     index_t* extra) {
+  const index_t heads = layer.kv_heads();
+  index_t open = layer_budget(budget, layer);
+  for (index_t h = 0; h < heads; ++h) {
+    split[h] = budget.resolve(layer.length(h));
+    bounds[h] = layer.length(h) - split[h];
+    open -= split[h];
+  }
+  if (open <= 0) return;
+  even_split(bounds, heads, open, extra);
+  for (index_t h = 0; h < heads; ++h) split[h] += extra[h];
+}
+
+}  // namespace detail
+
 inline void validate(const Uniform&) {}
 inline void validate(const KeepAll&) {}
 
@@ -31,19 +51,8 @@ inline void allocate(Cpu& cpu, const Uniform&, View<const ScoredLayer, 1> layers
     Workspace::Scope scope(cpu.workspace());
     index_t* const bounds = cpu.workspace().take<index_t>(heads);
     index_t* const split = cpu.workspace().take<index_t>(heads);
-    index_t open = detail::layer_budget(budget, layer);
-    for (index_t h = 0; h < heads; ++h) {
-      bounds[h] = layer.length(h);
-      // A share of each head is that head's own; a token budget is the same for all, where they have that many.
-      split[h] = budget.resolve(bounds[h]);
-      open -= split[h];
-    }
-    if (open > 0) {
-      index_t* const extra = cpu.workspace().take<index_t>(heads);
-      for (index_t h = 0; h < heads; ++h) bounds[h] -= split[h];
-      detail::even_split(bounds, heads, open, extra);
-      for (index_t h = 0; h < heads; ++h) split[h] += extra[h];
-    }
+    index_t* const extra = cpu.workspace().take<index_t>(heads);
+    detail::uniform_counts(budget, layer, bounds, split, extra);
     for (index_t h = 0; h < heads; ++h) counts(l, h) = static_cast<std::int32_t>(split[h]);
   }
 }

@@ -35,7 +35,7 @@ struct Speed {
   Pivot pivot = Pivot::transient;
 
   /// K: the number of lower layers.
-  index_t lower_layers(index_t layers) const {
+  DECANT_HD index_t lower_layers(index_t layers) const {
     return static_cast<index_t>(std::lround(static_cast<double>(depth) * static_cast<double>(layers)));
   }
   bool operator==(const Speed&) const = default;
@@ -49,15 +49,15 @@ inline void validate(const Speed& s) {
 
 /// True when `layer` of `layers` holds the KV rows of `token`, of a sequence whose first `prompt` tokens are its prompt.
 /// A decode token sees exactly the earlier tokens for which this is true, and itself.
-constexpr bool visible(const FullVisibility&, index_t, index_t, index_t, index_t) { return true; }
-inline bool visible(const Speed& s, index_t layer, index_t layers, index_t token, index_t prompt) {
+DECANT_HD constexpr bool visible(const FullVisibility&, index_t, index_t, index_t, index_t) { return true; }
+DECANT_HD inline bool visible(const Speed& s, index_t layer, index_t layers, index_t token, index_t prompt) {
   return layer < s.lower_layers(layers) || token < s.anchors || token >= prompt ||
          (s.pivot == Pivot::keep && token == prompt - 1);
 }
 
 /// True when `layer` must compute `token`: what is visible, and the last prompt token, from which the first logits come.
-constexpr bool computed(const FullVisibility&, index_t, index_t, index_t, index_t) { return true; }
-inline bool computed(const Speed& s, index_t layer, index_t layers, index_t token, index_t prompt) {
+DECANT_HD constexpr bool computed(const FullVisibility&, index_t, index_t, index_t, index_t) { return true; }
+DECANT_HD inline bool computed(const Speed& s, index_t layer, index_t layers, index_t token, index_t prompt) {
   return token == prompt - 1 || visible(s, layer, layers, token, prompt);
 }
 

@@ -17,13 +17,13 @@ namespace decant::kv::detail {
 /// What a column adds up: the attention weight, or its square.
 struct Weight {
   template <class Real>
-  static DECANT_INLINE Real of(Real p) {
+  DECANT_HD static DECANT_INLINE Real of(Real p) {
     return p;
   }
 };
 struct SquaredWeight {
   template <class Real>
-  static DECANT_INLINE Real of(Real p) {
+  DECANT_HD static DECANT_INLINE Real of(Real p) {
     return p * p;
   }
 };

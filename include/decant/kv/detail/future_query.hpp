@@ -15,7 +15,7 @@ struct MeanRotation {
   double cosine;
   double sine;
 };
-inline MeanRotation mean_rotation(double theta, index_t first, index_t count) {
+DECANT_HD inline MeanRotation mean_rotation(double theta, index_t first, index_t count) {
   const double half = 0.5 * theta;
   const double middle = theta * (static_cast<double>(first) + 0.5 * static_cast<double>(count - 1));
   const double below = std::sin(half) * static_cast<double>(count);
@@ -25,7 +25,7 @@ inline MeanRotation mean_rotation(double theta, index_t first, index_t count) {
 
 /// The position of the next token.
 template <class X>
-index_t next_position(const X& x) {
+DECANT_HD index_t next_position(const X& x) {
   if (x.next_position >= 0) return x.next_position;
   index_t next = 0;
   for (index_t h = 0; h < x.kv_heads(); ++h) {
@@ -38,7 +38,7 @@ index_t next_position(const X& x) {
 
 /// The first of `have` queries, those of the last `have` tokens, that belongs to no sink.
 template <class X>
-index_t first_query(const X& x, index_t have, index_t sinks) {
+DECANT_HD index_t first_query(const X& x, index_t have, index_t sinks) {
   const index_t skip = sinks - (next_position(x) - have);
   return skip > 0 ? skip : 0;
 }

@@ -1,0 +1,173 @@
+// decant: rows of K and V on their way to shared memory: asynchronous 16-byte copies where rows are aligned for them,
+// element by element where not, and load_row for caches whose rows are not plain arrays.
+#ifndef DECANT_ATTENTION_DETAIL_DENSE_COPY_CUH
+#define DECANT_ATTENTION_DETAIL_DENSE_COPY_CUH
+
+#ifndef __CUDACC__
+#error "decant: a .cuh file is for nvcc; a plain C++ compiler includes the .hpp of the same name"
+#endif
+
+#include <cstdint>
+#include <type_traits>
+
+#include "../../core/detail/device.cuh"
+#include "../../kv/cache_view.hpp"
+#include "dense_plan.cuh"
+
+namespace decant::attention::detail {
+
+using ::decant::detail::Pack;
+using ::decant::detail::per_access;
+
+/// What stands in shared memory: the cache's own elements where its rows are plain, else floats.
+template <class C>
+struct SharedRow {
+  using type = float;
+};
+template <kv::PlainCacheView C>
+struct SharedRow<C> {
+  using type = std::remove_cv_t<std::remove_pointer_t<kv::row_t<C>>>;
+};
+template <class C>
+using shared_row_t = typename SharedRow<C>::type;
+
+__device__ inline std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ inline void copy_16_async(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+}
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Until at most Newer of the committed groups are under way.
+template <int Newer>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Newer) : "memory");
+}
+
+/// Copies `count` rows of `dim` elements to rows of `vectors` 16-byte vectors at `stride` elements, and zeros behind
+/// the end of a row. rows: pointers in shared memory. aligned: whether every row is for 16-byte accesses, ends
+/// included. All Threads of the block take part; nothing is waited for.
+template <int Threads, class T>
+__device__ void copy_rows(const T* const* rows, int count, int dim, T* to, int stride, int vectors, bool aligned) {
+  constexpr int width = per_access<T>;
+  const int lanes = vectors > 16 ? 32 : vectors > 8 ? 16 : vectors > 4 ? 8 : vectors > 2 ? 4 : vectors;  // per row
+  const int step = Threads / lanes;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const int first = static_cast<int>(threadIdx.x) / lanes;
+  const int whole = aligned ? dim / width : 0;  // vectors that are copied as such
+  for (int v = lane; v < whole; v += lanes) {
+    T* at = to + first * stride + v * width;
+#pragma unroll 4
+    for (int row = first; row < count; row += step, at += step * stride) copy_16_async(at, rows[row] + v * width);
+  }
+  for (int v = whole + lane; v < vectors; v += lanes) {
+    for (int row = first; row < count; row += step) {
+      const T* const from = rows[row] + v * width;
+      Pack<T, width> pack;
+#pragma unroll
+      for (int e = 0; e < width; ++e) pack.at[e] = v * width + e < dim ? from[e] : T(0.0f);
+      *reinterpret_cast<Pack<T, width>*>(to + row * stride + v * width) = pack;
+    }
+  }
+}
+
+/// Where a token's rows lie.
+template <class T>
+struct TokenRows {
+  const T* key;
+  const T* value;
+};
+
+template <kv::PlainCacheView C>
+__device__ auto rows_of_token(const C& c, index_t s, index_t h, index_t t, FaultWord*) {
+  return TokenRows<shared_row_t<C>>{c.key(s, h, t), c.value(s, h, t)};
+}
+/// A page that does not exist is reported, and another read for it.
+template <class T>
+__device__ auto rows_of_token(const kv::PagedKV<T>& c, index_t s, index_t h, index_t t, FaultWord* fault) {
+  const unsigned token = static_cast<unsigned>(t);  // lengths are below 2^31
+  const unsigned page = token / static_cast<unsigned>(c.page_size());
+  const index_t slot = token - page * static_cast<unsigned>(c.page_size());
+  index_t id = c.indices[c.indptr[s] + index_t{page}];
+  if (id < 0 || id >= c.pages()) {
+    report(fault, Fault::page_table, 0, h, t);
+    id = 0;
+  }
+  return TokenRows<std::remove_const_t<T>>{&c.keys(id, h, slot, index_t{0}), &c.values(id, h, slot, index_t{0})};
+}
+
+/// Brings tokens of one sequence and head to shared memory. `locate` finds out where rows lie, one token per thread,
+/// so that a page table is asked once per token; `copy_keys` and `copy_values`, after a barrier, start the copies.
+template <class C, int Threads>
+class RowLoader {
+ public:
+  using T = shared_row_t<C>;
+
+  /// `pointers`: room for 2 * block pointers in shared memory.
+  __device__ RowLoader(const C& cache, index_t sequence, index_t head, const T** pointers, int block, bool aligned,
+                       FaultWord* fault)
+      : cache_(cache),
+        sequence_(sequence),
+        head_(head),
+        pointers_(pointers),
+        block_(block),
+        aligned_(aligned),
+        fault_(fault) {}
+
+  __device__ void locate(index_t first, int count) {
+    first_ = first;
+    if constexpr (kv::PlainCacheView<C>) {
+      for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads) {
+        const TokenRows<T> rows = rows_of_token(cache_, sequence_, head_, first + i, fault_);
+        pointers_[i] = rows.key;
+        pointers_[block_ + i] = rows.value;
+      }
+    }
+  }
+
+  __device__ void copy_keys(int count, T* to, int stride, int vectors) const {
+    if constexpr (kv::PlainCacheView<C>) {
+      copy_rows<Threads>(pointers_, count, static_cast<int>(cache_.key_dim()), to, stride, vectors, aligned_);
+    } else {
+      widen_rows(count, cache_.key_dim(), to, stride, vectors,
+                 [&](index_t t) { return cache_.key(sequence_, head_, t); });
+    }
+  }
+
+  __device__ void copy_values(int count, T* to, int stride, int vectors) const {
+    if constexpr (kv::PlainCacheView<C>) {
+      copy_rows<Threads>(pointers_ + block_, count, static_cast<int>(cache_.value_dim()), to, stride, vectors,
+                         aligned_);
+    } else {
+      widen_rows(count, cache_.value_dim(), to, stride, vectors,
+                 [&](index_t t) { return cache_.value(sequence_, head_, t); });
+    }
+  }
+
+ private:
+  /// One row per thread.
+  template <class Row>
+  __device__ void widen_rows(int count, index_t dim, float* to, int stride, int vectors, Row row) const {
+    for (int j = static_cast<int>(threadIdx.x); j < count; j += Threads) {
+      load_row(row(first_ + j), dim, to + j * stride);
+      for (index_t d = dim; d < vectors * per_access<float>; ++d) to[j * stride + d] = 0;
+    }
+  }
+
+  const C& cache_;
+  index_t sequence_;
+  index_t head_;
+  index_t first_ = 0;
+  const T** pointers_;
+  int block_;
+  bool aligned_;
+  FaultWord* fault_;
+};
+
+}  // namespace decant::attention::detail
+
+#endif
