@@ -1,6 +1,6 @@
 // decant: KeyDiff on Cuda: a pass that sums the directions of keys per tile, a sum over tiles in double, and a pass for
-// the cosines. Moves 2 kv_heads * n * key_dim * sizeof(T) bytes and 4 per token, 8 key_dim FLOPs per token; against the
-// f64 definition within 2e-6 of a head's largest score, as on the CPU.
+// the cosines. Moves 2 kv_heads * n * key_dim * sizeof(T) bytes, 4 per token and 12 key_dim per 64 tokens, 8 key_dim
+// FLOPs per token; against the f64 definition within 2e-6 of a head's largest score, as on the CPU.
 #ifndef DECANT_KV_KEYDIFF_CUH
 #define DECANT_KV_KEYDIFF_CUH
 
@@ -79,6 +79,7 @@ __global__ __launch_bounds__(row_threads,
   __shared__ float squares[64];
   __shared__ float products[64];
   __shared__ float anchor_square[8];
+  alignas(16) __shared__ float anchor_copy[1024];  // read by every warp
   if (faulted(fault)) return;
   const index_t h = blockIdx.y;
   const index_t n = x.length(h);
@@ -89,7 +90,12 @@ __global__ __launch_bounds__(row_threads,
   const RowBuffers<T, T> shared(&shared_rows[0].x, stride, tiling.rows, 0);
   load_tile<T>(shared.rows, tiling.rows, dim, shared.tile,
                [&](int i) { return first + i < n ? x.cache.key(x.sequence, h, first + i) : nullptr; });
-  const float* const anchor = &anchors(h, index_t{0});
+  const float* anchor = &anchors(h, index_t{0});
+  if (stride <= 1024) {
+    for (int d = static_cast<int>(threadIdx.x); d < stride; d += row_threads) anchor_copy[d] = anchor[d];
+    __syncthreads();
+    anchor = anchor_copy;
+  }
   tile_squares(shared.tile, stride, tiling.rows, dim, squares);
   tile_dots(shared.tile, stride, anchor, tiling.rows, dim, products);
   if (threadIdx.x < 32) tile_squares(anchor, 0, 4, dim, anchor_square);

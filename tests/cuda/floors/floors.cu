@@ -82,9 +82,12 @@ const Case cases[] = {
                                   indptr.view(2), indices.view(pages), last.view(1)});
      }},
     {"score, KNorm", key_rows + score_bytes, [](Problem& p) { p.score(kv::KNorm{}); }},
-    {"score, KeyDiff (keys twice)", 2 * key_rows + score_bytes, [](Problem& p) { p.score(kv::KeyDiff{}); }},
-    // The queries come from the second-level cache once per 64 keys.
-    {"score, WindowAttention with lse", key_rows + score_bytes + n / 64 * window * query_bytes,
+    // Also the sum of every 64 keys, in and out, and the mean key once per 64 keys.
+    {"score, KeyDiff (keys twice)", 2 * key_rows + score_bytes + heads * n / 64 * dim * 12,
+     [](Problem& p) { p.score(kv::KeyDiff{}); }},
+    // From the caches: the queries once per 64 keys, and their norms once per 64 keys and warp.
+    {"score, WindowAttention with lse",
+     key_rows + score_bytes + n / 64 * window * (query_bytes + heads * group * 8 * 8),
      [](Problem& p) { p.score(kv::WindowAttention{.window = window}); }},
     // Every second row from row 1 on: all kept rows move; 4 bytes of index per row, twice, for checks and once per slice.
     {"compact, dense", n / 2 * heads * (2 * 2 * row_bytes + 8),

@@ -2,7 +2,7 @@
 // function of the causal softmax weight. A block holds 64 keys and walks over the queries, so that a column has one
 // owner and one order. Without log-sum-exps a first pass gives each query a maximum and a sum per 64 keys, which a
 // small kernel joins in double. Moves per pass and up to 2048 queries of a head: the keys once (with log-sum-exps: one
-// pass for all queries), plus the queries once per 64 keys, from L2; without log-sum-exps also 16 bytes per query and
+// pass for all queries), plus the queries once per 64 keys, from L2, with 8 bytes per query and warp; without log-sum-exps also 16 bytes per query and
 // 64 keys. 2 key_dim FLOPs per query, key and pass: bound by arithmetic where the group's window has more than some ten
 // queries.
 #ifndef DECANT_KV_DETAIL_ATTENTION_COLUMNS_CUH
