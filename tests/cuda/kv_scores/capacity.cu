@@ -27,7 +27,7 @@ double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expect
 const LayerShape shapes[] = {
     {40, 2, 3, 12, 10, 16}, {65, 1, 1, 16, 16, 33}, {70, 2, 4, 24, 72, 9}, {300, 1, 2, 20, 8, 20}};
 
-TEST_CASE("CapKV on the device in both modes") {
+TEST_CASE("capacity: CapKV on the device in both modes") {
   const Stream stream;
   Cuda cuda(stream);
   for (const LayerShape& s : shapes) {
@@ -44,7 +44,7 @@ TEST_CASE("CapKV on the device in both modes") {
   REQUIRE(error_of(cuda, kv::CapKV{}, narrow, oracle::cap_kv(narrow, 5, 1, 4, 512)) < 5e-5);
 }
 
-TEST_CASE("CapKV's 1e-6, where it matters: sharp weights and next to no ridge") {
+TEST_CASE("capacity: CapKV's 1e-6, where it matters: sharp weights and next to no ridge") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({100, 1, 2, 12, 10, 16}, 9);
@@ -53,7 +53,7 @@ TEST_CASE("CapKV's 1e-6, where it matters: sharp weights and next to no ridge") 
                    oracle::cap_kv(data, 100, 1e-5, 4, 512, true)) < 1e-3);
 }
 
-TEST_CASE("queries of sinks take no part; n <= sinks scores 0; one query may be the mean") {
+TEST_CASE("capacity: queries of sinks take no part; n <= sinks scores 0; one query may be the mean") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({40, 1, 2, 12, 10, 40}, 15);
@@ -90,7 +90,7 @@ void check_like_cpu(const kv::CapKV& scorer, const C& cache, index_t room) {
   }
 }
 
-TEST_CASE("every cache gives the CPU's scores") {
+TEST_CASE("capacity: every cache gives the CPU's scores") {
   conformance::Dense<bf16> dense({{33, 33}, {70, 70}}, 24, 10, 1);
   check_like_cpu(kv::CapKV{}, dense.cache(), 80);
   for (const int variant : {0, 10}) {
@@ -101,14 +101,14 @@ TEST_CASE("every cache gives the CPU's scores") {
   check_like_cpu(kv::CapKV{}, ragged.cache(), 70);
 }
 
-TEST_CASE("a matrix too large for shared memory") {
+TEST_CASE("capacity: a matrix too large for shared memory") {
   Layer<> data({20, 1, 1, 8, 210, 5}, 16);
   const Stream stream;
   Cuda cuda(stream);
   REQUIRE(error_of(cuda, kv::CapKV{}, data, oracle::cap_kv(data, 5, 1, 4, 512)) < 5e-5);
 }
 
-TEST_CASE("NaN among the values or keys gives NaN to its head") {
+TEST_CASE("capacity: NaN among the values or keys gives NaN to its head") {
   const Stream stream;
   Cuda cuda(stream);
   for (const bool key : {false, true}) {
@@ -122,7 +122,7 @@ TEST_CASE("NaN among the values or keys gives NaN to its head") {
   }
 }
 
-TEST_CASE("CapKV on the device says what is missing, allocates once, and can be captured") {
+TEST_CASE("capacity: CapKV on the device says what is missing, allocates once, and can be captured") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({60, 2, 2, 12, 10, 8}, 18);

@@ -34,7 +34,7 @@ double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expect
   return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
 }
 
-TEST_CASE("WindowAttention on the device: every window and reduction") {
+TEST_CASE("columns: WindowAttention on the device: every window and reduction") {
   const Stream stream;
   Cuda cuda(stream);
   for (const LayerShape& s : shapes) {
@@ -62,7 +62,7 @@ TEST_CASE("WindowAttention on the device: every window and reduction") {
   REQUIRE(scored(cuda, kv::WindowAttention{}, copy(data.view()), 30) == std::vector<float>(60, 0.0f));
 }
 
-TEST_CASE("log-sum-exps at hand give the same scores in one pass") {
+TEST_CASE("columns: log-sum-exps at hand give the same scores in one pass") {
   const Stream stream;
   Cuda cuda(stream);
   for (const LayerShape& s : shapes) {
@@ -89,7 +89,7 @@ TEST_CASE("log-sum-exps at hand give the same scores in one pass") {
   }
 }
 
-TEST_CASE("TOVA on the device: the last query, the same for every head") {
+TEST_CASE("columns: TOVA on the device: the last query, the same for every head") {
   const Stream stream;
   Cuda cuda(stream);
   for (const LayerShape& s : shapes) {
@@ -132,7 +132,7 @@ void check_like_cpu(const S& scorer, const C& cache, index_t room) {
   }
 }
 
-TEST_CASE("every cache gives the CPU's scores") {
+TEST_CASE("columns: every cache gives the CPU's scores") {
   conformance::Dense<bf16> dense({{33, 33}, {70, 70}}, 24, 10, 1);
   check_like_cpu(kv::WindowAttention{.window = 20}, dense.cache(), 80);
   check_like_cpu(kv::TOVA{}, dense.cache(), 80);
@@ -145,7 +145,7 @@ TEST_CASE("every cache gives the CPU's scores") {
   check_like_cpu(kv::WindowAttention{.window = 20}, ragged.cache(), 70);
 }
 
-TEST_CASE("many queries come in batches, and a head may have none in the last") {
+TEST_CASE("columns: many queries come in batches, and a head may have none in the last") {
   // 2048 queries of a group at a time: 700 of each of 3 heads are more.
   Layer<> data({710, 1, 3, 4, 1, 700}, 16);
   const Stream stream;
@@ -153,7 +153,7 @@ TEST_CASE("many queries come in batches, and a head may have none in the last") 
   REQUIRE(error_of(cuda, kv::WindowAttention{.window = 700}, data, oracle::window_attention(data, 700)) < 2e-6);
 }
 
-TEST_CASE("missing queries are told by the host where it can see them, else at check()") {
+TEST_CASE("columns: missing queries are told by the host where it can see them, else at check()") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({30, 2, 2, 8, 8, 5}, 17);

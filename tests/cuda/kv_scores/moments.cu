@@ -26,7 +26,7 @@ double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expect
   return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
 }
 
-TEST_CASE("ExpectedAttention on the device, and its switches") {
+TEST_CASE("moments: ExpectedAttention on the device, and its switches") {
   const Stream stream;
   Cuda cuda(stream);
   for (const LayerShape& s : {LayerShape{40, 2, 3, 12, 10, 16}, {70, 2, 2, 70, 16, 33}, {150, 1, 2, 20, 8, 20}}) {
@@ -49,7 +49,7 @@ TEST_CASE("ExpectedAttention on the device, and its switches") {
   }
 }
 
-TEST_CASE("AccumulatedAttention on the device, by age and plain; batches of queries") {
+TEST_CASE("moments: AccumulatedAttention on the device, by age and plain; batches of queries") {
   const Stream stream;
   Cuda cuda(stream);
   for (const LayerShape& s : {LayerShape{90, 2, 3, 12, 10, 90}, {700, 1, 3, 4, 1, 700}}) {
@@ -69,7 +69,7 @@ TEST_CASE("AccumulatedAttention on the device, by age and plain; batches of quer
   REQUIRE_THROWS_WITH(cuda.check(), catch_compat::contains("index 29"));
 }
 
-TEST_CASE("given scores are copied, as far as there are tokens") {
+TEST_CASE("moments: given scores are copied, as far as there are tokens") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({30, 2, 1, 4, 4, 1}, 6);
@@ -87,7 +87,7 @@ TEST_CASE("given scores are copied, as far as there are tokens") {
                       catch_compat::contains("kv::GivenScores"));
 }
 
-TEST_CASE("exact leverage is the oracle's; RoPE comes off") {
+TEST_CASE("moments: exact leverage is the oracle's; RoPE comes off") {
   const Stream stream;
   Cuda cuda(stream);
   const LayerShape s{120, 1, 1, 12, 4, 4};
@@ -145,7 +145,7 @@ void check_like_cpu(const C& cache, index_t room) {
   }
 }
 
-TEST_CASE("Leverage over every cache gives the CPU's scores, sketched or not") {
+TEST_CASE("moments: Leverage over every cache gives the CPU's scores, sketched or not") {
   conformance::Dense<bf16> dense({{33, 33}, {70, 70}}, 24, 10, 1);
   check_like_cpu(dense.cache(), 80);
   conformance::Paged<float> paged({{33, 33}, {70, 70}}, 12, 12, 2);
@@ -154,7 +154,7 @@ TEST_CASE("Leverage over every cache gives the CPU's scores, sketched or not") {
   check_like_cpu(ragged.cache(), 70);
 }
 
-TEST_CASE("keys of several heads that are no numbers: Leverage tells the first, and writes nothing") {
+TEST_CASE("moments: keys of several heads that are no numbers: Leverage tells the first, and writes nothing") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({30, 3, 1, 6, 4, 1}, 6);
@@ -167,7 +167,7 @@ TEST_CASE("keys of several heads that are no numbers: Leverage tells the first, 
   REQUIRE(out.download() == std::vector<float>(90, -7.0f));
 }
 
-TEST_CASE("ridge leverage of weighted rows; what is not positive definite is told at check()") {
+TEST_CASE("moments: ridge leverage of weighted rows; what is not positive definite is told at check()") {
   const Stream stream;
   Cuda cuda(stream);
   for (const auto& [n, dim] : {std::pair<index_t, index_t>{5, 3}, {300, 32}, {60, 70}, {1, 1}}) {

@@ -15,7 +15,7 @@ using decant::Cpu;
 using decant::Cuda;
 using oracle::Layer;
 
-TEST_CASE("RecentAndTop chooses the CPU's tokens") {
+TEST_CASE("selection: RecentAndTop chooses the CPU's tokens") {
   const Stream stream;
   Cuda cuda(stream);
   Cpu cpu;
@@ -88,7 +88,7 @@ auto with_protected_ends(index_t block) {
                       kv::NoNormalisation{}, kv::Uniform{},     kv::BlockwiseKeyDiff{.block = block}};
 }
 
-TEST_CASE("BlockwiseKeyDiff walks over the blocks as on the CPU") {
+TEST_CASE("selection: BlockwiseKeyDiff walks over the blocks as on the CPU") {
   for (const auto& [n, block] : {std::pair<index_t, index_t>{90, 16}, {700, 128}, {40, 1}, {60, 100}}) {
     Layer<> data({n, 2, 1, 40, 12, 1}, 21);
     for (index_t d = 0; d < 40 && block > 1; ++d) data.key(1, 5, d) = 0;   // no direction; two others would be tied
@@ -99,7 +99,7 @@ TEST_CASE("BlockwiseKeyDiff walks over the blocks as on the CPU") {
   }
 }
 
-TEST_CASE("keys without direction are tied: BlockwiseKeyDiff keeps the earliest") {
+TEST_CASE("selection: keys without direction are tied: BlockwiseKeyDiff keeps the earliest") {
   Layer<> data({90, 1, 1, 8, 8, 1}, 22);
   for (index_t t = 0; t < 90; ++t) {  // every third is a zero; the others point the same way
     for (index_t d = 0; d < 8; ++d) data.key(0, t, d) = t % 3 == 1 ? 0.0f : data.key(0, t, d) + 4;
@@ -108,7 +108,7 @@ TEST_CASE("keys without direction are tied: BlockwiseKeyDiff keeps the earliest"
   check_policy(with_protected_ends(16), data.view(), 12);  // protected tokens stand behind the tied ones
 }
 
-TEST_CASE("BlockwiseKeyDiff wants room for what it keeps, and writes nothing without") {
+TEST_CASE("selection: BlockwiseKeyDiff wants room for what it keeps, and writes nothing without") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({40, 2, 1, 8, 8, 1}, 23);
@@ -125,7 +125,7 @@ TEST_CASE("BlockwiseKeyDiff wants room for what it keeps, and writes nothing wit
   REQUIRE(counts.download() == std::vector<std::int32_t>(2, -7));
 }
 
-TEST_CASE("policies select on the device what they select on the CPU") {
+TEST_CASE("selection: policies select on the device what they select on the CPU") {
   Layer<> data({90, 2, 2, 16, 12, 90}, 8);
   for (const index_t budget : {index_t{20}, index_t{47}, index_t{90}}) {
     check_policy(kv::H2O{}, data.view(), budget);

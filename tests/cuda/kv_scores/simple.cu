@@ -43,7 +43,7 @@ void check_key_scores(const LayerShape& s, std::uint64_t seed) {
   REQUIRE(error_of(cuda, kv::KeyDiff{}, data, oracle::key_diff(data)) < 2e-6);
 }
 
-TEST_CASE("KNorm and KeyDiff on the device") {
+TEST_CASE("simple: KNorm and KeyDiff on the device") {
   for (const LayerShape& s : {LayerShape{40, 2, 3, 12, 10, 4},
                               {65, 1, 1, 16, 16, 4},
                               {257, 2, 4, 24, 40, 4},
@@ -95,7 +95,7 @@ void check_like_cpu(const S& scorer, const C& cache, index_t room, double bound)
   }
 }
 
-TEST_CASE("every cache gives the CPU's scores, and nothing is written behind a head's tokens") {
+TEST_CASE("simple: every cache gives the CPU's scores, and nothing is written behind a head's tokens") {
   each_cache([](const auto& cache, index_t room) {
     check_like_cpu(kv::KNorm{}, cache, room, 1e-6);
     check_like_cpu(kv::KeyDiff{}, cache, room, 1e-4);
@@ -105,7 +105,7 @@ TEST_CASE("every cache gives the CPU's scores, and nothing is written behind a h
   });
 }
 
-TEST_CASE("keys of zeros have no direction; NaN stays with its token or head") {
+TEST_CASE("simple: keys of zeros have no direction; NaN stays with its token or head") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({20, 1, 1, 8, 8, 1}, 12);
@@ -118,7 +118,7 @@ TEST_CASE("keys of zeros have no direction; NaN stays with its token or head") {
   for (const float v : scored(cuda, kv::KeyDiff{}, copy(data.view()), 20)) REQUIRE(v != v);
 }
 
-TEST_CASE("the second call allocates nothing, a captured call follows the length, and gives the same bytes") {
+TEST_CASE("simple: the second call allocates nothing, a captured call follows the length, and gives the same bytes") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({100, 2, 1, 16, 8, 1}, 13);
@@ -145,7 +145,7 @@ TEST_CASE("the second call allocates nothing, a captured call follows the length
   REQUIRE(shorter[0] != first[0]);
 }
 
-TEST_CASE("what only the device sees is told at check(), and then nothing was written") {
+TEST_CASE("simple: what only the device sees is told at check(), and then nothing was written") {
   const Stream stream;
   Cuda cuda(stream);
   const DeviceBuffer<float> out(std::vector<float>(200, -7.0f));
@@ -183,7 +183,7 @@ TEST_CASE("what only the device sees is told at check(), and then nothing was wr
   cuda.check();
 }
 
-TEST_CASE("empty sequences and caches without room") {
+TEST_CASE("simple: empty sequences and caches without room") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<> data({10, 2, 1, 8, 8, 1}, 15);

@@ -63,7 +63,7 @@ index_t too_wide(const Cuda& cuda) {
   return cuda.device().shared_bytes / 1024 * 4 + 2;
 }
 
-TEST_CASE("head dims that leave room for 16 rows") {
+TEST_CASE("wide: head dims that leave room for 16 rows") {
   const Stream stream;
   Cuda cuda(stream);
   const index_t dim = too_wide(cuda);
@@ -91,7 +91,7 @@ TEST_CASE("head dims that leave room for 16 rows") {
   like_cpu(kv::Leverage{.sketch = 5}, 1e-3);
 }
 
-TEST_CASE("forms over 16 rows, with a factor that was given") {
+TEST_CASE("wide: forms over 16 rows, with a factor that was given") {
   const Stream stream;
   Cuda cuda(stream);
   const index_t n = 18, dim = too_wide(cuda), stride = dim + 2;
@@ -119,7 +119,7 @@ TEST_CASE("forms over 16 rows, with a factor that was given") {
   for (std::size_t i = 0; i < 18; ++i) REQUIRE(got[i] == Approx(expected[i]).epsilon(1e-5));
 }
 
-TEST_CASE("a user's own rows are widened first") {
+TEST_CASE("wide: a user's own rows are widened first") {
   const Stream stream;
   Cuda cuda(stream);
   Cpu cpu;
@@ -154,7 +154,7 @@ TEST_CASE("a user's own rows are widened first") {
   check(kv::Leverage{.sketch = 6}, 1e-3);
 }
 
-TEST_CASE("keys of fp8 and queries of fp16") {
+TEST_CASE("wide: keys of fp8 and queries of fp16") {
   const Stream stream;
   Cuda cuda(stream);
   Layer<decant::fp8_e4m3> data({70, 1, 2, 20, 10, 8}, 5);
@@ -174,7 +174,7 @@ TEST_CASE("keys of fp8 and queries of fp16") {
                       oracle::expected_attention(data, 4, 512, true, true, 0)) < 2e-5);
 }
 
-TEST_CASE("a large common direction over more rows than one span: within 1e-3, and never negative") {
+TEST_CASE("wide: a large common direction over more rows than one span: within 1e-3, and never negative") {
   // Entry sd 0.3 around one vector of sd 3; formed in bf16 this A is indefinite.
   const Stream stream;
   Cuda cuda(stream);
@@ -200,7 +200,7 @@ TEST_CASE("a large common direction over more rows than one span: within 1e-3, a
   REQUIRE(worst < 1e-3);
 }
 
-TEST_CASE("a workspace that is too small says so") {
+TEST_CASE("wide: a workspace that is too small says so") {
   const Stream stream;
   const DeviceBuffer<unsigned char> memory(256);
   Cuda cuda(stream, memory.data(), 256);
