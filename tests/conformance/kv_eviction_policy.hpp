@@ -1,12 +1,14 @@
 #pragma once
 // The laws that every eviction policy keeps, as one suite over policy types. A policy says through PolicyTraits what it
 // promises beyond them; the suite tests what is promised. Tests for one policy's own formulas stand in unit/kv.
+// Ctx selects; what only looks at a result (gather, compact, attend) runs on a Cpu.
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "catch_compat.hpp"
+#include "conformance/context.hpp"
 #include "decant/attention/dense.hpp"
 #include "decant/kv/compact.hpp"
 #include "decant/kv/paged_kv.hpp"
@@ -117,14 +119,14 @@ inline index_t total(const Tokens& t) {
   return sum;
 }
 
-template <class X>
-Tokens selected(Cpu& cpu, const auto& policy, const X& x, const kv::Budget& budget) {
-  return tokens(select(cpu, policy, x, budget));
+template <class Ctx, class X>
+Tokens selected(Ctx& ctx, const auto& policy, const X& x, const kv::Budget& budget) {
+  return tokens(select(ctx, policy, x, budget));
 }
 
 /// Which tokens of a head the policy protects, asked from its stage.
-template <class P>
-std::vector<bool> protected_tokens(Cpu& cpu, const P& policy, index_t n) {
+template <class Ctx, class P>
+std::vector<bool> protected_tokens(Ctx& ctx, const P& policy, index_t n) {
   std::vector<float> scores(static_cast<std::size_t>(n));
   std::vector<std::uint8_t> keep(static_cast<std::size_t>(n), 0);
   std::int32_t length = static_cast<std::int32_t>(n);
@@ -132,13 +134,12 @@ std::vector<bool> protected_tokens(Cpu& cpu, const P& policy, index_t n) {
   layer.scores = View<float, 2>(scores.data(), 1, n);
   layer.keep = View<std::uint8_t, 2>(keep.data(), 1, n);
   layer.lengths = View<std::int32_t, 1>(&length, 1);
-  protect(cpu, kv::complete(policy).protect, layer);
+  protect(ctx, kv::complete(policy).protect, layer);
   return std::vector<bool>(keep.begin(), keep.end());
 }
 
-template <class P>
-void check_lists(Cpu& cpu, const P& policy, const Tokens& kept, index_t n) {
-  const std::vector<bool> is_protected = protected_tokens(cpu, policy, n);
+inline void check_lists(const std::vector<bool>& is_protected, const Tokens& kept) {
+  const auto n = static_cast<index_t>(is_protected.size());
   for (const auto& head : kept) {
     for (std::size_t i = 0; i < head.size(); ++i) {
       REQUIRE((head[i] >= 0 && head[i] < n));
@@ -150,14 +151,14 @@ void check_lists(Cpu& cpu, const P& policy, const Tokens& kept, index_t n) {
   }
 }
 
-/// Conservation, protection, order and range, over 200 random shapes; budgets below protection are refused by number.
-template <class P>
+/// Conservation, protection, order and range, over random shapes; budgets below protection are refused.
+template <class P, class Ctx>
 void check_budgets() {
   using Traits = PolicyTraits<P>;
   const P policy = Traits::policy();
-  Cpu cpu;
+  Ctx ctx;
   const decant::Philox rng{17};
-  for (std::uint32_t draw = 0; draw < 200; ++draw) {
+  for (std::uint32_t draw = 0; draw < ContextTraits<Ctx>::draws; ++draw) {
     const auto r = rng(draw);
     const index_t edges[] = {0, 1, 2, 7, 8, 9};
     const index_t n = draw % 2 == 0 ? edges[draw / 2 % 6] : 10 + r.word[0] % 50;
@@ -170,19 +171,22 @@ void check_budgets() {
     x.layers = layers;
     const kv::Budget budget = kv::Budget::keep(1 - ratio);
     const index_t each = static_cast<index_t>(std::floor(static_cast<double>(n) * (1 - ratio) + 1e-9));
-    const std::vector<bool> is_protected = protected_tokens(cpu, policy, n);
+    const std::vector<bool> is_protected = protected_tokens(ctx, policy, n);
     const index_t least = std::count(is_protected.begin(), is_protected.end(), true);
     CAPTURE(draw, n, ratio, layers, shape.kv_heads, least);
     if (each < n && least > each) {
-      const std::string expected = "argument `budget`: expected at least the " + std::to_string(least) +
-                                   " protected tokens of layer 0, head 0, got " + std::to_string(each);
-      REQUIRE_THROWS_WITH(select(cpu, policy, x, budget), catch_compat::contains(expected.c_str()));
+      const std::string expected =
+          is_cpu<Ctx> ? "argument `budget`: expected at least the " + std::to_string(least) +
+                            " protected tokens of layer 0, head 0, got " + std::to_string(each)
+                      : "argument `budget`: expected at least the protected tokens of every head, got a fault at "
+                        "layer 0, head 0, index " + std::to_string(each);
+      REQUIRE_THROWS_WITH(select(ctx, policy, x, budget), catch_compat::contains(expected.c_str()));
       continue;
     }
     index_t sum = 0;
     for (x.layer = 0; x.layer < layers; ++x.layer) {
-      const Tokens kept = selected(cpu, policy, x, budget);
-      check_lists(cpu, policy, kept, n);
+      const Tokens kept = selected(ctx, policy, x, budget);
+      check_lists(is_protected, kept);
       sum += total(kept);
       if (Traits::sums == Sums::head) {
         for (const auto& head : kept) REQUIRE(static_cast<index_t>(head.size()) == each);
@@ -194,25 +198,26 @@ void check_budgets() {
 }
 
 /// Enough budget: every token, without a look at what the scorer would need. And the same target twice changes nothing.
-template <class P>
+template <class P, class Ctx>
 void check_identity() {
   const P policy = PolicyTraits<P>::policy();
+  Ctx ctx;
   Cpu cpu;
   Layer<> data({40, 2, 3, 12, 10, 40});
   kv::LayerView<kv::DenseKV<float>> bare{data.cache()};  // no queries at all
   for (const kv::Budget& b : {kv::Budget::tokens(40), kv::Budget::tokens(1 << 30), kv::Budget::keep(1)}) {
-    const Tokens kept = selected(cpu, policy, bare, b);
+    const Tokens kept = selected(ctx, policy, bare, b);
     for (const auto& head : kept) {
       REQUIRE(head.size() == 40);
       for (index_t t = 0; t < 40; ++t) REQUIRE(head[static_cast<std::size_t>(t)] == t);
     }
   }
-  REQUIRE(cpu.workspace().high_water() == 0);
+  if constexpr (is_cpu<Ctx>) REQUIRE(ctx.workspace().high_water() == 0);
 
   auto x = data.view();
   x.layers = 3;
   for (x.layer = 0; x.layer < 3; ++x.layer) {
-    kv::Kept kept = select(cpu, policy, x, kv::Budget::tokens(20));
+    kv::Kept kept = select(ctx, policy, x, kv::Budget::tokens(20));
     // The survivors in a ragged cache, which any counts fit.
     std::vector<index_t> offsets{0};
     std::vector<std::int32_t> lengths(2, 0);
@@ -224,16 +229,16 @@ void check_identity() {
     auto again = data.with(out);
     again.layer = x.layer;
     again.layers = 3;
-    const kv::Kept second = select(cpu, policy, again, kv::Budget::tokens(20));
+    const kv::Kept second = select(ctx, policy, again, kv::Budget::tokens(20));
     REQUIRE(second.total() == kept.total());
   }
 }
 
 /// Permuting tokens permutes the selection.
-template <class P>
+template <class P, class Ctx>
 void check_permutation() {
   const P policy = PolicyTraits<P>::policy();
-  Cpu cpu;
+  Ctx ctx;
   const index_t n = 60;
   Layer<> data({n, 2, 2, 12, 10, 20}), moved = data;
   std::vector<index_t> to(static_cast<std::size_t>(n));
@@ -245,27 +250,27 @@ void check_permutation() {
     }
   }
   for (const index_t b : {3, 20, 59}) {
-    Tokens expected = selected(cpu, policy, data.view(), kv::Budget::tokens(b));
+    Tokens expected = selected(ctx, policy, data.view(), kv::Budget::tokens(b));
     for (auto& head : expected) {
       for (index_t& t : head) t = to[static_cast<std::size_t>(t)];
       std::sort(head.begin(), head.end());
     }
-    REQUIRE(selected(cpu, policy, moved.view(), kv::Budget::tokens(b)) == expected);
+    REQUIRE(selected(ctx, policy, moved.view(), kv::Budget::tokens(b)) == expected);
   }
 }
 
-template <class P>
-std::vector<float> scores_of(Cpu& cpu, const P& policy, const kv::LayerView<kv::DenseKV<float>>& x) {
+template <class Ctx, class P>
+std::vector<float> scores_of(Ctx& ctx, const P& policy, const kv::LayerView<kv::DenseKV<float>>& x) {
   std::vector<float> out(static_cast<std::size_t>(x.kv_heads() * x.max_length()));
-  score(cpu, kv::complete(policy).score, x, View<float, 2>(out.data(), x.kv_heads(), x.max_length()));
+  score(ctx, kv::complete(policy).score, x, View<float, 2>(out.data(), x.kv_heads(), x.max_length()));
   return out;
 }
 
 /// One KV head for g query heads scores as the mean of g heads of their own with the same keys and values.
-template <class P>
+template <class P, class Ctx>
 void check_groups() {
   const P policy = PolicyTraits<P>::policy();
-  Cpu cpu;
+  Ctx ctx;
   Layer<> grouped({30, 2, 3, 12, 10, 30});
   Layer<> alone({30, 6, 1, 12, 10, 30});
   alone.queries = grouped.queries;
@@ -276,7 +281,7 @@ void check_groups() {
       for (index_t d = 0; d < 10; ++d) alone.value(hq, t, d) = grouped.value(hq / 3, t, d);
     }
   }
-  const std::vector<float> got = scores_of(cpu, policy, grouped.view()), each = scores_of(cpu, policy, alone.view());
+  const std::vector<float> got = scores_of(ctx, policy, grouped.view()), each = scores_of(ctx, policy, alone.view());
   float high = 0;
   for (const float s : got) high = std::max(high, std::abs(s));
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -286,23 +291,24 @@ void check_groups() {
 }
 
 /// Scores do not depend on the values' scale, unless the policy says that values matter.
-template <class P>
+template <class P, class Ctx>
 void check_values() {
   const P policy = PolicyTraits<P>::policy();
-  Cpu cpu;
+  Ctx ctx;
   Layer<> data({30, 2, 3, 12, 10, 30}), scaled = data;
   for (float& v : scaled.values) v *= 3.5f;
-  REQUIRE((scores_of(cpu, policy, data.view()) == scores_of(cpu, policy, scaled.view())) ==
+  REQUIRE((scores_of(ctx, policy, data.view()) == scores_of(ctx, policy, scaled.view())) ==
           !PolicyTraits<P>::values_matter);
 }
 
 /// Attention over the compacted cache is attention over all of it with the evicted masked.
-template <class P>
+template <class P, class Ctx>
 void check_attention() {
   const P policy = PolicyTraits<P>::policy();
+  Ctx ctx;
   Cpu cpu;
   Layer<> data({50, 2, 3, 12, 10, 50}, 2);
-  kv::Kept kept = select(cpu, policy, data.view(), kv::Budget::tokens(21));
+  kv::Kept kept = select(ctx, policy, data.view(), kv::Budget::tokens(21));
   std::vector<index_t> offsets{0};
   std::vector<std::int32_t> lengths(2, 0);
   for (index_t h = 0; h < 2; ++h) offsets.push_back(offsets.back() + kept.count(h));
@@ -341,14 +347,14 @@ void check_attention() {
   REQUIRE(again == out);
 }
 
-template <class P>
+template <class P, class Ctx>
 void check_nesting() {
   const P policy = PolicyTraits<P>::policy();
-  Cpu cpu;
+  Ctx ctx;
   Layer<> data({40, 2, 2, 12, 10, 40}, 3);
   Tokens smaller;
-  for (index_t b = 10; b <= 40; ++b) {
-    const Tokens kept = selected(cpu, policy, data.view(), kv::Budget::tokens(b));
+  for (index_t b = 10; b <= 40; b += ContextTraits<Ctx>::nesting_step) {
+    const Tokens kept = selected(ctx, policy, data.view(), kv::Budget::tokens(b));
     for (std::size_t h = 0; h < smaller.size(); ++h) {
       REQUIRE(std::includes(kept[h].begin(), kept[h].end(), smaller[h].begin(), smaller[h].end()));
     }
@@ -357,7 +363,7 @@ void check_nesting() {
 }
 
 /// Pages, threads and a second call: the same selection, and the second call takes no new memory.
-template <class P>
+template <class P, class Ctx>
 void check_places() {
   const P policy = PolicyTraits<P>::policy();
   const index_t n = 43, page = 8, pages = 6;
@@ -376,26 +382,39 @@ void check_places() {
       for (index_t d = 0; d < 10; ++d) value[d] = data.value(h, t, d);
     }
   }
-  struct Count {
-    int blocks = 0;
-  } count;
-  const decant::Allocator counting{[](void* state, std::size_t bytes) {
-                                     ++static_cast<Count*>(state)->blocks;
-                                     return ::operator new (bytes, std::align_val_t{64});
-                                   },
-                                   [](void*, void* p, std::size_t) { ::operator delete (p, std::align_val_t{64}); },
-                                   &count};
-  Cpu serial, threaded(reversed_threads(3), counting);
   const kv::Budget budget = kv::Budget::tokens(17);
-  const Tokens expected = selected(serial, policy, data.view(), budget);
-  REQUIRE(selected(serial, policy, data.with(paged), budget) == expected);
+  Ctx ctx;
+  const Tokens expected = selected(ctx, policy, data.view(), budget);
+  REQUIRE(selected(ctx, policy, data.with(paged), budget) == expected);
   std::vector<std::int32_t> room(static_cast<std::size_t>(2 * n)), counts(2);
   const kv::KeptView out{View<std::int32_t, 2>(room.data(), 2, n), View<std::int32_t, 1>(counts)};
-  select(threaded, policy, data.with(paged), budget, out);
-  const int blocks = count.blocks;
-  select(threaded, policy, data.with(paged), budget, out);
-  REQUIRE(count.blocks == blocks);
-  REQUIRE(threaded.workspace().used() == 0);
+  if constexpr (is_cpu<Ctx>) {
+    struct Count {
+      int blocks = 0;
+    } count;
+    const decant::Allocator counting{[](void* state, std::size_t bytes) {
+                                       ++static_cast<Count*>(state)->blocks;
+                                       return ::operator new (bytes, std::align_val_t{64});
+                                     },
+                                     [](void*, void* p, std::size_t) { ::operator delete (p, std::align_val_t{64}); },
+                                     &count};
+    Cpu threaded(reversed_threads(3), counting);
+    select(threaded, policy, data.with(paged), budget, out);
+    const int blocks = count.blocks;
+    select(threaded, policy, data.with(paged), budget, out);
+    REQUIRE(count.blocks == blocks);
+    REQUIRE(threaded.workspace().used() == 0);
+  } else {
+    Ctx fresh;
+    select(fresh, policy, data.with(paged), budget, out);
+    const std::size_t high_water = fresh.workspace().high_water();  // what a grown workspace holds in one block
+    select(fresh, policy, data.with(paged), budget, out);
+    REQUIRE(fresh.workspace().high_water() == high_water);
+    REQUIRE(fresh.workspace().used() == 0);
+    // No two scores of this layer lie within rounding of each other: the tokens are the CPU's.
+    Cpu cpu;
+    REQUIRE(selected(cpu, policy, data.view(), budget) == expected);
+  }
   for (index_t h = 0; h < 2; ++h) {
     REQUIRE(std::equal(expected[static_cast<std::size_t>(h)].begin(), expected[static_cast<std::size_t>(h)].end(),
                        room.begin() + h * n));
@@ -405,19 +424,20 @@ void check_places() {
 }
 
 /// Runs the suite for one policy.
-template <class P>
+template <class P, class Ctx = Cpu>
 void check_policy() {
   using Traits = PolicyTraits<P>;
-  static_assert(kv::KVEvictionPolicy<P, Cpu>);
-  static_assert(kv::KVEvictionPolicy<P, Cpu, kv::LayerView<kv::PagedKV<const decant::bf16>, decant::bf16>>);
-  check_budgets<P>();
-  check_identity<P>();
-  if constexpr (Traits::position_free) check_permutation<P>();
-  if constexpr (Traits::group_mean) check_groups<P>();
-  check_values<P>();
-  check_attention<P>();
-  if constexpr (Traits::nested) check_nesting<P>();
-  check_places<P>();
+  using Engine = typename ContextTraits<Ctx>::Engine;
+  static_assert(kv::KVEvictionPolicy<P, Engine>);
+  static_assert(kv::KVEvictionPolicy<P, Engine, kv::LayerView<kv::PagedKV<const decant::bf16>, decant::bf16>>);
+  check_budgets<P, Ctx>();
+  check_identity<P, Ctx>();
+  if constexpr (Traits::position_free) check_permutation<P, Ctx>();
+  if constexpr (Traits::group_mean) check_groups<P, Ctx>();
+  check_values<P, Ctx>();
+  check_attention<P, Ctx>();
+  if constexpr (Traits::nested) check_nesting<P, Ctx>();
+  check_places<P, Ctx>();
 }
 
 }  // namespace conformance

@@ -47,6 +47,7 @@ void validate_stages(Cuda& cuda, const E& e) {
 
 /// Whether the host can tell that the budget keeps everything.
 inline bool surely_whole(const Budget& budget, index_t longest) {
+  if (longest == 0) return true;
   return budget.kind() == Budget::Kind::fraction ? budget.value() >= 1
                                                  : budget.value() >= static_cast<double>(longest);
 }
@@ -130,7 +131,9 @@ void keep_all(Cuda& cuda, const X& x, const Budget& budget, const KeptView& kept
   const DeviceLayer d = begin_layer(cuda, x, budget);
   const auto counts = take_counts(cuda, 1, x.kv_heads());
   finish_counts(cuda, d, d.whole, counts[0], kept);
-  launch(cuda, select_name, keep_all_tokens<stage_threads>, token_grid(d.layer), d.layer, kept, cuda.fault());
+  const index_t n = d.layer.scores.extent(1);
+  launch(cuda, select_name, keep_all_tokens<stage_threads>, token_grid(n > 0 ? n : 1, x.kv_heads()), d.layer, kept,
+         cuda.fault());
 }
 
 template <class E, class X>

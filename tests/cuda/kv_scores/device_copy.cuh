@@ -21,17 +21,26 @@ class DeviceCopy {
  public:
   template <class T, int Rank>
   View<T, Rank> operator()(const View<T, Rank>& host) {
-    if (host.data() == nullptr) return {};
-    index_t reach = host.size() > 0 ? 1 : 0;
+    bool given = host.data() != nullptr;  // or empty, but with a shape
+    for (int r = 0; r < Rank; ++r) given = given || host.extent(r) != 0;
+    if (!given) return {};
     index_t extents[Rank], strides[Rank];
     for (int r = 0; r < Rank; ++r) {
       extents[r] = host.extent(r);
       strides[r] = host.stride(r);
-      reach += host.size() > 0 ? (extents[r] - 1) * strides[r] : 0;
     }
     const auto* const bytes = reinterpret_cast<const unsigned char*>(host.data());
-    memory_.emplace_back(std::vector<unsigned char>(bytes, bytes + reach * static_cast<index_t>(sizeof(T))));
+    memory_.emplace_back(std::vector<unsigned char>(bytes, bytes + reach(host) * static_cast<index_t>(sizeof(T))));
     return View<T, Rank>(reinterpret_cast<T*>(memory_.back().data()), extents, strides);
+  }
+
+  /// The copy of a view, as the device's kernels left it, back over the host's memory.
+  template <class T, int Rank>
+  static void back(const View<T, Rank>& copy, const View<T, Rank>& host) {
+    must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    must(cudaMemcpy(host.data(), copy.data(), static_cast<std::size_t>(reach(host)) * sizeof(T),
+                    cudaMemcpyDeviceToHost),
+         "cudaMemcpy");
   }
 
   template <class T>
@@ -60,6 +69,15 @@ class DeviceCopy {
   }
 
  private:
+  /// From a view's first element to behind its last.
+  template <class T, int Rank>
+  static index_t reach(const View<T, Rank>& view) {
+    if (view.size() == 0) return 0;
+    index_t reach = 1;
+    for (int r = 0; r < Rank; ++r) reach += (view.extent(r) - 1) * view.stride(r);
+    return reach;
+  }
+
   std::deque<DeviceBuffer<unsigned char>> memory_;
 };
 

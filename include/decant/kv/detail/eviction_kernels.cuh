@@ -46,14 +46,18 @@ __global__ void __launch_bounds__(Threads)
   if (own < kept[h]) report(fault, Fault::budget, layer.layer, h, own);
 }
 
-/// first_nan[h]: the first token of head h whose score is NaN. Comes in large.
+/// first_nan[h]: the first token of head h whose score is NaN. Comes in large. After a fault scorers have written
+/// nothing: then the layer becomes empty, so that nothing reads what is not there.
 template <int Threads>
 __global__ void __launch_bounds__(Threads)
     find_nan_scores(ScoredLayer layer, const std::int32_t* whole, std::int32_t* first_nan, const FaultWord* fault) {
-  if (faulted(fault) || *whole != 0) return;
   const index_t h = blockIdx.y;
   const index_t t = grid_token();
-  if (t >= bounded_length(layer, h)) return;
+  if (faulted(fault)) {
+    if (t == 0) layer.lengths[h] = 0;
+    return;
+  }
+  if (*whole != 0 || t >= bounded_length(layer, h)) return;
   const float score = layer.scores(h, t);
   if (score != score) atomicMin(&first_nan[h], static_cast<std::int32_t>(t));
 }
