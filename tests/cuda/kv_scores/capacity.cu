@@ -4,7 +4,7 @@
 #include "conformance/cache_fixtures.hpp"
 #include "cuda/graph.cuh"
 #include "cuda/kv_scores/device_copy.cuh"
-#include "cuda/kv_scores/score_error.hpp"
+#include "cuda/kv_scores/score_error.cuh"
 #include "decant/kv/capkv.cuh"
 
 namespace {
@@ -17,12 +17,6 @@ using oracle::Layer;
 using oracle::LayerShape;
 using oracle::Row;
 using oracle::Table;
-
-template <class S, class T>
-double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expected) {
-  DeviceCopy copy;
-  return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
-}
 
 const LayerShape shapes[] = {
     {40, 2, 3, 12, 10, 16}, {65, 1, 1, 16, 16, 33}, {70, 2, 4, 24, 72, 9}, {300, 1, 2, 20, 8, 20}};

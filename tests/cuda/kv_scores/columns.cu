@@ -4,7 +4,7 @@
 #include "conformance/cache_fixtures.hpp"
 #include "cuda/graph.cuh"
 #include "cuda/kv_scores/device_copy.cuh"
-#include "cuda/kv_scores/score_error.hpp"
+#include "cuda/kv_scores/score_error.cuh"
 #include "decant/kv/snapkv.cuh"
 #include "decant/kv/tova.cuh"
 
@@ -26,12 +26,6 @@ const LayerShape shapes[] = {{40, 2, 3, 12, 10, 16}, {65, 1, 1, 16, 16, 33}, {12
 template <class T>
 Table weights(Layer<T>& data, index_t w) {
   return oracle::column_sums(data, w, [](double a) { return a; });
-}
-
-template <class S, class T>
-double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expected) {
-  DeviceCopy copy;
-  return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
 }
 
 TEST_CASE("columns: WindowAttention on the device: every window and reduction") {

@@ -3,7 +3,7 @@
 #include "catch_compat.hpp"
 #include "conformance/cache_fixtures.hpp"
 #include "cuda/kv_scores/device_copy.cuh"
-#include "cuda/kv_scores/score_error.hpp"
+#include "cuda/kv_scores/score_error.cuh"
 #include "decant/kv/expected_attention.cuh"
 #include "decant/kv/h2o.cuh"
 #include "decant/kv/leverage.cuh"
@@ -19,12 +19,6 @@ using oracle::Layer;
 using oracle::LayerShape;
 using oracle::Row;
 using oracle::Table;
-
-template <class S, class T>
-double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expected) {
-  DeviceCopy copy;
-  return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
-}
 
 TEST_CASE("moments: ExpectedAttention on the device, and its switches") {
   const Stream stream;

@@ -4,7 +4,7 @@
 #include "conformance/cache_fixtures.hpp"
 #include "cuda/graph.cuh"
 #include "cuda/kv_scores/device_copy.cuh"
-#include "cuda/kv_scores/score_error.hpp"
+#include "cuda/kv_scores/score_error.cuh"
 #include "decant/kv/full.cuh"
 #include "decant/kv/keydiff.cuh"
 #include "decant/kv/knorm.cuh"
@@ -22,12 +22,6 @@ using oracle::Layer;
 using oracle::LayerShape;
 using oracle::Row;
 using oracle::Table;
-
-template <class S, class T>
-double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expected) {
-  DeviceCopy copy;
-  return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
-}
 
 template <class T>
 void check_key_scores(const LayerShape& s, std::uint64_t seed) {

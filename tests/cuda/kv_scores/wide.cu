@@ -2,7 +2,7 @@
 // a workspace that is too small.
 #include "catch_compat.hpp"
 #include "cuda/kv_scores/device_copy.cuh"
-#include "cuda/kv_scores/score_error.hpp"
+#include "cuda/kv_scores/score_error.cuh"
 #include "decant/kv/capkv.cuh"
 #include "decant/kv/expected_attention.cuh"
 #include "decant/kv/keydiff.cuh"
@@ -51,12 +51,6 @@ using decant::fp16;
 using oracle::Layer;
 using oracle::Row;
 using oracle::Table;
-
-template <class S, class T>
-double error_of(Cuda& cuda, const S& scorer, Layer<T>& data, const Table& expected) {
-  DeviceCopy copy;
-  return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
-}
 
 /// The least head dim, two more than a multiple of four, of which 64 rows do not fit into this device's shared memory.
 index_t too_wide(const Cuda& cuda) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cuda/kv_scores/device_copy.cuh"
 #include "oracle/kv_scores.hpp"
 
 namespace cuda_test {
@@ -22,6 +23,13 @@ inline double score_error(const std::vector<float>& got, const oracle::Table& ex
     }
   }
   return worst;
+}
+
+/// The same of what a scorer makes of a layer, on the device.
+template <class S, class T>
+double error_of(decant::Cuda& cuda, const S& scorer, oracle::Layer<T>& data, const oracle::Table& expected) {
+  DeviceCopy copy;
+  return score_error(scored(cuda, scorer, copy(data.view()), data.shape.n), expected);
 }
 
 }  // namespace cuda_test
