@@ -35,6 +35,8 @@
 #define DECANT_X86 1
 #define DECANT_TARGET_AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2")))
 #define DECANT_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")))
+#define DECANT_TARGET_VBMI \
+  __attribute__((target("avx512vbmi,avx512vbmi2,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt")))
 #else
 #define DECANT_X86 0
 #endif

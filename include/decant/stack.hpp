@@ -8,13 +8,14 @@
 
 #include "attention/dense.hpp"
 #include "attention/policy.hpp"
+#include "codec/policy.hpp"
 #include "kv/eviction.hpp"
 #include "kv/full.hpp"
 #include "kv/visibility.hpp"
 
 namespace decant {
 
-/// KV rows are stored as the cache's element type says.
+/// KV rows are moved as the cache's element type says.
 struct NoCodec {
   bool operator==(const NoCodec&) const = default;
 };
@@ -48,6 +49,8 @@ struct Stack {
                 "decant::Stack: the second part must be an eviction policy, as kv::Full, kv::SnapKV or kv::CapKV");
   static_assert(attention::AttentionPolicy<Attention, Cpu>,
                 "decant::Stack: the third part must be an attention policy, as attention::Dense");
+  static_assert(std::same_as<Codec, NoCodec> || codec::KVCodec<Codec, Cpu>,
+                "decant::Stack: the fourth part must be a KV codec, as codec::SplitZip<bf16>, or NoCodec");
 
   Visibility visibility{};
   Eviction eviction{};
@@ -79,6 +82,7 @@ void validate(const Stack<V, E, A, C, W, D, R, L, S>& stack, index_t layers) {
             "a share that is a whole number of " + std::to_string(layers) + " layers", stack.visibility.depth);
   }
   validate(stack.attention);
+  if constexpr (requires { validate(stack.codec); }) validate(stack.codec);
   validate(stack.budget);
 }
 

@@ -96,13 +96,15 @@ class Cuda {
   cudaStream_t stream() const { return stream_; }
   const CudaDevice& device() const { return device_; }
   Workspace& workspace() { return is_fixed_ ? fixed_ : own_; }
+  /// Scratch on the host: a few views per layer. Grows at first use, through operator new.
+  Workspace& host_workspace() { return host_; }
 
   /// Where the kernels of a call record what they find wrong (detail/fault.cuh).
   FaultWord* fault() const { return fault_; }
 
-  /// Waits for the stream, and raises ArgumentError for what kernels found wrong since the last check(), CudaError for
-  /// what the runtime did. Of several findings the same one is always told. After a fault, calls enqueued before
-  /// check() have written nothing.
+  /// Waits for the stream, and raises ArgumentError for what kernels found wrong since the last check(), FormatError where
+  /// that is a codec's payload, CudaError for what the runtime did. Of several findings the same one is always told.
+  /// After a fault, calls enqueued before check() have written nothing.
   void check() {
     constexpr const char* where = "Cuda::check";
     FaultWord word = no_fault;
@@ -136,6 +138,7 @@ class Cuda {
   Workspace own_;
   Workspace fixed_;
   bool is_fixed_;
+  Workspace host_;
   FaultWord* fault_ = nullptr;
 };
 

@@ -32,6 +32,17 @@ inline Isa best_isa() {
 #endif
 }
 
+/// Whether a path of Isa::avx512 may use VBMI and VBMI2, permutations of bytes, which the first such processors lack.
+inline bool has_vbmi() {
+#if DECANT_X86
+  static const bool has = best_isa() == Isa::avx512 && __builtin_cpu_supports("avx512vbmi") &&
+                          __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("popcnt");
+  return has;
+#else
+  return false;
+#endif
+}
+
 }  // namespace decant
 
 #endif

@@ -2,12 +2,15 @@
 // which the attention outputs of the last queries stay closest to those over the whole cache, renormalise, and repeat.
 // Removing token j moves an output o by exactly a_j / (1 - a_j) (o - v_j), so every step is exact; the sequence of
 // steps is greedy. In double; at most 4096 tokens. Measuring from the whole cache's outputs matters: measured from the
-// step before, many small moves in one direction add up unseen.
+// step before, many small moves in one direction add up unseen. Sums are of one order, no product is fused with them,
+// and the exponential is our own, so that the device has the same costs, to the bit (backward_loo.cuh).
 #ifndef DECANT_KV_BACKWARD_LOO_HPP
 #define DECANT_KV_BACKWARD_LOO_HPP
 
 #include <cmath>
 
+#include "../core/bits.hpp"
+#include "../core/detail/rounded.hpp"
 #include "eviction.hpp"
 #include "window_attention.hpp"
 
@@ -27,6 +30,49 @@ inline void validate(const BackwardLOO& p) {
 
 namespace detail {
 
+/// e^x for x <= 0 within 2 ulp, the same bits everywhere; 0 below -700; NaN stays NaN.
+DECANT_HD inline double loo_exp(double x) {
+  if (!(x >= -700)) return x < -700 ? 0.0 : x;
+  // x = n ln 2 + r with |r| <= ln 2 / 2, and the series of e^r.
+  constexpr double shift = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
+  const double n = ::decant::detail::add_product(shift, x, 1.4426950408889634) - shift;
+  const double high = x - ::decant::detail::rounded_product(n, 6.93147180369123816490e-01);  // exact: 33 bits of ln 2
+  const double r = high - ::decant::detail::rounded_product(n, 1.90821492927058770002e-10);
+  double term = 1;
+  for (int k = 13; k >= 1; --k) term = ::decant::detail::add_product(1, r / k, term);
+  return term * bit_cast<double>((static_cast<std::int64_t>(n) + 1023) << 52);
+}
+
+/// What is known of one query's output o and of o*, its output over the whole cache.
+struct LooQuery {
+  double output;   // |o|^2
+  double overlap;  // o . o*
+  double length;   // |o*|^2
+};
+
+/// |o without t - o*|^2, of a token t with weight a below 1, product o . v, target o* . v, square |v|^2.
+DECANT_HD inline double loo_change(const LooQuery& q, double a, double product, double target, double square) {
+  const double f = a / (1 - a);
+  const double drift = q.output - 2 * q.overlap + q.length;      // |o - o*|^2
+  const double along = q.output - q.overlap - product + target;  // (o - o*).(o - v)
+  const double distance = q.output - 2 * product + square;       // |o - v|^2
+  const double moved = ::decant::detail::add_product(drift, 2 * f, along);
+  return ::decant::detail::add_product(moved, f * f, distance);
+}
+
+/// The query without that token, f = a / (1 - a).
+DECANT_HD inline LooQuery loo_without(const LooQuery& q, double f, double product, double target, double square) {
+  const double own = ::decant::detail::rounded_product((1 + f) * (1 + f), q.output);
+  const double less = own - ::decant::detail::rounded_product(2 * f * (1 + f), product);
+  return {::decant::detail::add_product(less, f * f, square),
+          ::decant::detail::add_product(q.overlap, f, q.overlap - target), q.length};
+}
+
+/// A cost as evictions are ranked by it: NaN, a score that is NaN, is the first to go.
+DECANT_HD inline double loo_rank(double cost) {
+  return cost == cost ? cost : -__builtin_huge_val();
+}
+
 /// Attention of the group's queries over one head's remaining tokens, and what each token's eviction would cost.
 struct LooHead {
   index_t n;
@@ -36,10 +82,8 @@ struct LooHead {
   double* squares;    // [n] |v|^2
   double* weights;    // [rows][n]
   double* products;   // [rows][n] o_q . v_j
-  double* outputs;    // [rows] |o_q|^2
-  double* targets;    // [rows][n] o*_q . v_j, o* the output over the whole cache
-  double* overlaps;   // [rows] o_q . o*_q
-  double* lengths;    // [rows] |o*_q|^2
+  double* targets;    // [rows][n] o*_q . v_j
+  LooQuery* queries;  // [rows]
   double* with_gone;  // [n] v_gone . v_j
 
   static LooHead take(Cpu& cpu, index_t n, index_t dim, index_t rows) {
@@ -51,16 +95,14 @@ struct LooHead {
             w.take<double>(n),
             w.take<double>(rows * n),
             w.take<double>(rows * n),
-            w.take<double>(rows),
             w.take<double>(rows * n),
-            w.take<double>(rows),
-            w.take<double>(rows),
+            w.take<LooQuery>(rows),
             w.take<double>(n)};
   }
 
-  static double dot(const double* a, const double* b, index_t n) {
+  DECANT_HD static double dot(const double* a, const double* b, index_t n) {
     double sum = 0;
-    for (index_t i = 0; i < n; ++i) sum += a[i] * b[i];
+    for (index_t i = 0; i < n; ++i) sum = ::decant::detail::add_product(sum, a[i], b[i]);
     return sum;
   }
 
@@ -79,8 +121,8 @@ struct LooHead {
         const index_t column = x.queries.extent(1) - window + i;
         double product = 0;
         for (index_t d = 0; d < key_dim; ++d) {
-          product += static_cast<double>(static_cast<float>(x.queries(head * group + r % group, column, d))) *
-                     static_cast<double>(row[d]);
+          const auto q = static_cast<double>(static_cast<float>(x.queries(head * group + r % group, column, d)));
+          product = ::decant::detail::add_product(product, q, static_cast<double>(row[d]));
         }
         weights[r * n + t] =
             t <= n - window + i ? product / std::sqrt(static_cast<double>(key_dim)) : -__builtin_huge_val();
@@ -91,13 +133,16 @@ struct LooHead {
       double top = a[0];
       for (index_t t = 1; t < n; ++t) top = a[t] > top ? a[t] : top;
       double total = 0;
-      for (index_t t = 0; t < n; ++t) total += a[t] = std::exp(a[t] - top);
+      for (index_t t = 0; t < n; ++t) total += a[t] = loo_exp(a[t] - top);
       for (index_t d = 0; d < dim; ++d) output[d] = 0;
       for (index_t t = 0; t < n; ++t) {
         a[t] /= total;
-        for (index_t d = 0; d < dim; ++d) output[d] += a[t] * values[t * dim + d];
+        for (index_t d = 0; d < dim; ++d) {
+          output[d] = ::decant::detail::add_product(output[d], a[t], values[t * dim + d]);
+        }
       }
-      outputs[r] = overlaps[r] = lengths[r] = dot(output, output, dim);
+      const double square = dot(output, output, dim);
+      queries[r] = {square, square, square};
       for (index_t t = 0; t < n; ++t) {
         products[r * n + t] = targets[r * n + t] = dot(output, values + t * dim, dim);
       }
@@ -110,11 +155,7 @@ struct LooHead {
     for (index_t r = 0; r < rows; ++r) {
       const double a = weights[r * n + t];
       if (a >= 1) return __builtin_huge_val();
-      const double f = a / (1 - a);
-      const double drift = outputs[r] - 2 * overlaps[r] + lengths[r];                            // |o - o*|^2
-      const double along = outputs[r] - overlaps[r] - products[r * n + t] + targets[r * n + t];  // (o - o*).(o - v)
-      const double distance = outputs[r] - 2 * products[r * n + t] + squares[t];                 // |o - v|^2
-      sum += drift + 2 * f * along + f * f * distance;
+      sum += loo_change(queries[r], a, products[r * n + t], targets[r * n + t], squares[t]);
     }
     return sum;
   }
@@ -128,10 +169,9 @@ struct LooHead {
       if (a[gone] >= 1) continue;  // the query's last token: it has no output any more
       const double f = a[gone] / (1 - a[gone]);
       const double scale = 1 / (1 - a[gone]);
-      overlaps[r] += f * (overlaps[r] - targets[r * n + gone]);
-      outputs[r] = (1 + f) * (1 + f) * outputs[r] - 2 * f * (1 + f) * p[gone] + f * f * squares[gone];
+      queries[r] = loo_without(queries[r], f, p[gone], targets[r * n + gone], squares[gone]);
       for (index_t t = 0; t < n; ++t) {
-        p[t] += f * (p[t] - with_gone[t]);
+        p[t] = ::decant::detail::add_product(p[t], f, p[t] - with_gone[t]);
         a[t] *= scale;
       }
       a[gone] = 0;
@@ -186,7 +226,7 @@ void choose(Cpu& cpu, const BackwardLOO& p, const X& x, const ScoredLayer& layer
       double lowest = 0;
       for (index_t t = head.n - 1; t >= 0; --t) {  // of equal ones the last: ties are kept from the front
         if (gone[t] || layer.keep(h, t)) continue;
-        const double cost = head.cost(t);
+        const double cost = detail::loo_rank(head.cost(t));
         if (best < 0 || cost < lowest) {
           best = t;
           lowest = cost;

@@ -208,12 +208,12 @@ __global__ void __launch_bounds__(move_threads)
 }
 
 /// A matrix of entries, one row per head, as move_rows_in_order sees rows of one unit.
-template <int Threads>
+template <class T, int Threads>
 __global__ void __launch_bounds__(Threads)
-    move_entries(View<std::int32_t, 2> entries, KeptView kept, const KeptHead* heads, const FaultWord* fault) {
+    move_entries(View<T, 2> entries, KeptView kept, const KeptHead* heads, const FaultWord* fault) {
   if (faulted(fault)) return;
   const index_t h = blockIdx.x;
-  move_rows_in_order<1, std::int32_t>(kept, heads[h], h, 0, 1, [&](index_t t) { return &entries(h, t); });
+  move_rows_in_order<1, T>(kept, heads[h], h, 0, 1, [&](index_t t) { return &entries(h, t); });
 }
 
 /// As check_kept_counts, for rows of `length` entries.
@@ -228,6 +228,35 @@ __global__ void __launch_bounds__(Threads)
   heads[h] = {static_cast<std::int32_t>(length), good ? static_cast<std::int32_t>(count) : 0, 0x7fffffff};
 }
 
+/// Moves entries [kv_heads, n] of any type as compact() moves rows.
+template <class T>
+void compact_entries(Cuda& cuda, View<T, 2> entries, const KeptView& kept, const char* where) {
+  require_equal(kept.kv_heads(), entries.extent(0), where, "kept");
+  require(entries.extent(0) <= 1 || entries.stride(0) != 0, where, "entries", "a row of its own for each head",
+          "stride 0");
+  require_kept(kept, entries.extent(0));
+  Workspace::Scope scope(cuda.workspace());
+  const index_t rows = kept.kv_heads();
+  KeptHead* const heads = cuda.workspace().template take<KeptHead>(rows);
+  launch(cuda, where, check_entry_counts<stage_threads>,
+         CudaGrid{dim3(cuda_blocks(rows, stage_threads)), dim3(stage_threads)}, kept, entries.extent(1), heads,
+         cuda.fault());
+  launch(cuda, where, check_kept_tokens<stage_threads>, token_grid(kept.indices.extent(1), rows), kept, heads,
+         cuda.fault());
+  launch(cuda, where, move_entries<T, move_threads>, CudaGrid{dim3(static_cast<unsigned>(rows)), dim3(move_threads)},
+         entries, kept, heads, cuda.fault());
+}
+
+/// Compacts a dense or a ragged cache. equal: heads must keep equally many.
+template <class C>
+void compact_in_place(Cuda& cuda, const C& cache, const KeptView& kept, index_t sequence, bool equal) {
+  constexpr const char* where = "kv::compact";
+  Workspace::Scope scope(cuda.workspace());
+  const KeptHead* const heads = check_kept(cuda, cache, kept, sequence, equal, where);
+  move_all_rows(cuda, cache, kept, heads, sequence, where);
+  launch_lengths(cuda, cache, kept, sequence, where);
+}
+
 }  // namespace detail
 
 /// Keeps rows kept(h, i) of a sequence, at i, and sets its length to their number, which must be the same for every
@@ -235,22 +264,14 @@ __global__ void __launch_bounds__(Threads)
 template <class T>
   requires(!std::is_const_v<T>)
 void compact(Cuda& cuda, const DenseKV<T>& cache, KeptView kept, index_t sequence = 0) {
-  constexpr const char* where = "kv::compact";
-  Workspace::Scope scope(cuda.workspace());
-  const detail::KeptHead* const heads = detail::check_kept(cuda, cache, kept, sequence, true, where);
-  detail::move_all_rows(cuda, cache, kept, heads, sequence, where);
-  detail::launch_lengths(cuda, cache, kept, sequence, where);
+  detail::compact_in_place(cuda, cache, kept, sequence, true);
 }
 
 /// The same for a ragged cache, in which heads may keep different numbers.
 template <class T>
   requires(!std::is_const_v<T>)
 void compact(Cuda& cuda, const RaggedKV<T>& cache, KeptView kept, index_t sequence = 0) {
-  constexpr const char* where = "kv::compact";
-  Workspace::Scope scope(cuda.workspace());
-  const detail::KeptHead* const heads = detail::check_kept(cuda, cache, kept, sequence, false, where);
-  detail::move_all_rows(cuda, cache, kept, heads, sequence, where);
-  detail::launch_lengths(cuda, cache, kept, sequence, where);
+  detail::compact_in_place(cuda, cache, kept, sequence, false);
 }
 
 /// The moves alone, with the page table untouched; see compact.hpp. Shared pages are refused.
@@ -283,21 +304,7 @@ void compact(Cuda& cuda, const PagedKV<T>& cache, KeptView kept, index_t sequenc
 
 /// Compacts what goes along with the tokens: row h of `entries` [kv_heads, n] keeps its entries kept(h, i), at i.
 inline void compact(Cuda& cuda, View<std::int32_t, 2> entries, KeptView kept) {
-  constexpr const char* where = "kv::compact";
-  require_equal(kept.kv_heads(), entries.extent(0), where, "kept");
-  require(entries.extent(0) <= 1 || entries.stride(0) != 0, where, "entries", "a row of its own for each head",
-          "stride 0");
-  detail::require_kept(kept, entries.extent(0));
-  Workspace::Scope scope(cuda.workspace());
-  const index_t rows = kept.kv_heads();
-  detail::KeptHead* const heads = cuda.workspace().take<detail::KeptHead>(rows);
-  launch(cuda, where, detail::check_entry_counts<detail::stage_threads>,
-         CudaGrid{dim3(cuda_blocks(rows, detail::stage_threads)), dim3(detail::stage_threads)}, kept, entries.extent(1),
-         heads, cuda.fault());
-  launch(cuda, where, detail::check_kept_tokens<detail::stage_threads>,
-         detail::token_grid(kept.indices.extent(1), rows), kept, heads, cuda.fault());
-  launch(cuda, where, detail::move_entries<detail::move_threads>,
-         CudaGrid{dim3(static_cast<unsigned>(rows)), dim3(detail::move_threads)}, entries, kept, heads, cuda.fault());
+  detail::compact_entries(cuda, entries, kept, "kv::compact");
 }
 
 /// Copies rows kept(h, i) of a sequence to position i of sequence `out_sequence` of `out`, elsewhere in memory, and

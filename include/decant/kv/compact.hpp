@@ -10,6 +10,7 @@
 #include "../core/convert.hpp"
 #include "../core/cpu.hpp"
 #include "dense_kv.hpp"
+#include "detail/compact_entries.hpp"
 #include "layer.hpp"
 #include "page_table.hpp"
 #include "paged_kv.hpp"
@@ -253,23 +254,7 @@ void compact(Cpu& cpu, PageTable& table, View<T, 4> keys, View<T, 4> values, Kep
 /// Compacts what goes along with the tokens, such as LayerView::positions: row h of `entries` [kv_heads, n] keeps its
 /// entries kept(h, i), at i.
 inline void compact(Cpu& cpu, View<std::int32_t, 2> entries, KeptView kept) {
-  constexpr const char* where = "kv::compact";
-  require_equal(kept.kv_heads(), entries.extent(0), where, "kept");
-  require(entries.extent(0) <= 1 || entries.stride(0) != 0, where, "entries", "a row of its own for each head",
-          "stride 0");
-  for (index_t h = 0; h < kept.kv_heads(); ++h) {
-    require(kept.count(h) >= 0 && kept.count(h) <= kept.indices.extent(1), where, "kept",
-            "counts with room for them in indices", kept.count(h));
-    index_t previous = -1;
-    for (index_t i = 0; i < kept.count(h); ++i) {
-      require(kept.token(h, i) > previous && kept.token(h, i) < entries.extent(1), where, "kept",
-              [&] { return "strictly ascending tokens below " + std::to_string(entries.extent(1)); }, kept.token(h, i));
-      previous = kept.token(h, i);
-    }
-  }
-  cpu.parallel_for(kept.kv_heads(), [&](index_t h) {
-    for (index_t i = 0; i < kept.count(h); ++i) entries(h, i) = entries(h, kept.token(h, i));
-  });
+  detail::compact_entries(cpu, entries, kept, "kv::compact");
 }
 
 /// Copies rows kept(h, i) of a sequence to position i of sequence `out_sequence` of `out`, a cache of the same shape

@@ -159,27 +159,20 @@ void select_model(Cuda& cuda, const E& e, View<const X, 1> xs, const Budget& bud
     return;
   }
   Workspace::Scope scope(cuda.workspace());
-  std::vector<DeviceLayer> layers;
-  std::vector<ScoredLayer> scored;
+  Workspace::Scope host_scope(cuda.host_workspace());
+  const auto scored = cuda.host_workspace().template take_view<ScoredLayer>(count);
   std::int32_t* const whole = cuda.workspace().template take<std::int32_t>(1);
   for (index_t l = 0; l < count; ++l) {
-    layers.push_back(begin_layer(cuda, xs[l], budget));
-    scored.push_back(layers.back().layer);
-    launch(cuda, select_name, and_whole<1>, CudaGrid{dim3(1), dim3(1)}, layers.back().whole, l == 0, whole);
+    const DeviceLayer d = begin_layer(cuda, xs[l], budget);
+    scored[l] = d.layer;
+    launch(cuda, select_name, and_whole<1>, CudaGrid{dim3(1), dim3(1)}, d.whole, l == 0, whole);
   }
-  for (index_t l = 0; l < count; ++l) {
-    DeviceLayer& d = layers[static_cast<std::size_t>(l)];
-    d.whole = whole;  // a layer by itself is whole only if all are
-    score_layer(cuda, e, xs[l], budget, d);
-  }
+  // A layer by itself is whole only if all are.
+  for (index_t l = 0; l < count; ++l) score_layer(cuda, e, xs[l], budget, {scored[l], whole});
   const auto counts = take_counts(cuda, count, xs[0].kv_heads());
   allocate(cuda, e.allocate, View<const ScoredLayer, 1>(scored), budget, counts);
-  for (index_t l = 0; l < count; ++l) {
-    finish_counts(cuda, layers[static_cast<std::size_t>(l)], whole, counts[l], outs[l]);
-  }
-  for (index_t l = 0; l < count; ++l) {
-    choose(cuda, e.choose, xs[l], scored[static_cast<std::size_t>(l)], counts[l], outs[l]);
-  }
+  for (index_t l = 0; l < count; ++l) finish_counts(cuda, {scored[l], whole}, whole, counts[l], outs[l]);
+  for (index_t l = 0; l < count; ++l) choose(cuda, e.choose, xs[l], scored[l], counts[l], outs[l]);
 }
 
 template <class E, class X>

@@ -1,9 +1,11 @@
 // decant: GreedyLogDet, the exact reference of CapKV (arXiv 2604.25975) [ours]: one token after another, always the one
 // that adds most to log det(ridge I + sum of w_i u_i u_i^T) over the chosen, by Sherman-Morrison updates: at least
-// 1 - 1/e of the best subset's gain. Unlike one shot of leverage, it sees duplicates. In double throughout.
+// 1 - 1/e of the best subset's gain. Unlike one shot of leverage, it sees duplicates. In double throughout; every sum
+// is of one order and no product is fused with it, so that the device chooses the same rows (greedy_log_det.cuh).
 #ifndef DECANT_KV_GREEDY_LOG_DET_HPP
 #define DECANT_KV_GREEDY_LOG_DET_HPP
 
+#include "../core/detail/rounded.hpp"
 #include "capkv.hpp"
 #include "eviction.hpp"
 
@@ -29,8 +31,29 @@ inline void validate(const GreedyCapKV& p) {
   require(p.weights.mode == CapKV::Mode::code, "kv::GreedyCapKV", "weights.mode", "code", "paper");
 }
 
+namespace detail {
+
+/// What a row adds to the determinant, as it is ranked: NaN is last, as -inf.
+DECANT_HD inline double greedy_value(double weight, double gain) {
+  const double value = weight * gain;
+  return value == value ? value : -__builtin_huge_val();
+}
+
+/// What stands before z z^T in the update by a row.
+DECANT_HD inline double greedy_factor(double weight, double gain) {
+  return weight / ::decant::detail::add_product(1, weight, gain);
+}
+
+/// x - factor a b, as gains and the inverse are updated.
+DECANT_HD inline double greedy_update(double x, double factor, double a, double b) {
+  return x - ::decant::detail::rounded_product(factor * a, b);
+}
+
+}  // namespace detail
+
 /// Marks `count` of the rows as chosen, those that come in marked included (at most count of them). rows [n, dim],
-/// weights [n] of at least 0 (negative or NaN: as 0), ridge > 0. Ties go to the lower row. O(count * n * dim).
+/// weights [n] of at least 0 (negative or NaN: as 0), ridge > 0. Ties go to the lower row; a row that adds NaN comes
+/// last. O(count * n * dim).
 inline void greedy_log_det(Cpu& cpu, View<const double, 2> rows, View<const double, 1> weights, double ridge,
                            index_t count, View<std::uint8_t, 1> chosen) {
   constexpr const char* where = "kv::greedy_log_det";
@@ -57,16 +80,18 @@ inline void greedy_log_det(Cpu& cpu, View<const double, 2> rows, View<const doub
   const auto add = [&](index_t j) {
     for (index_t a = 0; a < dim; ++a) {
       z[a] = 0;
-      for (index_t b = 0; b < dim; ++b) z[a] += inverse[a * dim + b] * rows(j, b);
+      for (index_t b = 0; b < dim; ++b) z[a] = ::decant::detail::add_product(z[a], inverse[a * dim + b], rows(j, b));
     }
-    const double factor = weight(j) / (1 + weight(j) * gain[j]);
+    const double factor = detail::greedy_factor(weight(j), gain[j]);
     for (index_t i = 0; i < n; ++i) {
       double product = 0;
-      for (index_t d = 0; d < dim; ++d) product += rows(i, d) * z[d];
-      gain[i] -= factor * product * product;
+      for (index_t d = 0; d < dim; ++d) product = ::decant::detail::add_product(product, rows(i, d), z[d]);
+      gain[i] = detail::greedy_update(gain[i], factor, product, product);
     }
     for (index_t a = 0; a < dim; ++a) {
-      for (index_t b = 0; b < dim; ++b) inverse[a * dim + b] -= factor * z[a] * z[b];
+      for (index_t b = 0; b < dim; ++b) {
+        inverse[a * dim + b] = detail::greedy_update(inverse[a * dim + b], factor, z[a], z[b]);
+      }
     }
   };
   for (index_t i = 0; i < n; ++i) {
@@ -74,8 +99,13 @@ inline void greedy_log_det(Cpu& cpu, View<const double, 2> rows, View<const doub
   }
   for (; marked < count; ++marked) {
     index_t best = -1;
+    double highest = 0;
     for (index_t i = 0; i < n; ++i) {
-      if (!chosen[i] && (best < 0 || weight(i) * gain[i] > weight(best) * gain[best])) best = i;
+      if (chosen[i]) continue;
+      const double value = detail::greedy_value(weight(i), gain[i]);
+      if (best >= 0 && !(value > highest)) continue;
+      best = i;
+      highest = value;
     }
     chosen[best] = 1;
     add(best);

@@ -1,6 +1,7 @@
 // decant: H2O on Cuda: its selector, and its scorers: AccumulatedAttention, the column sums of all causal queries, 2048
 // of a group at a time (detail/attention_columns.cuh: bytes and FLOPs), and GivenScores. Against the f64 definition
-// within 2e-6 of a head's largest score, as on the CPU.
+// within 2e-6 of a head's largest score, as on the CPU. The online form, accumulate() and compact_sums(), gives the
+// CPU's bits; a step moves 4 * query_heads * n bytes of weights and 8 * kv_heads * n of sums.
 #ifndef DECANT_KV_H2O_CUH
 #define DECANT_KV_H2O_CUH
 
@@ -8,6 +9,7 @@
 #error "decant: a .cuh file is for nvcc; a plain C++ compiler includes the .hpp of the same name"
 #endif
 
+#include "compact.cuh"
 #include "detail/scored_layer.cuh"
 #include "detail/token_scores.cuh"
 #include "eviction.cuh"
@@ -22,6 +24,25 @@ struct GivenScore {
   View<const float, 2> scores;
   __device__ float operator()(index_t h, index_t t, index_t) const { return scores(h, t); }
 };
+
+/// A sum with one query's weights added.
+struct AddedWeights {
+  View<const float, 2> weights;
+  View<const float, 2> sums;
+  index_t group;
+  __device__ float operator()(index_t h, index_t t, index_t) const {
+    return sums(h, t) + group_mean(weights, group, h, t);
+  }
+};
+
+/// 0 behind the kept tokens.
+template <int Threads>
+__global__ void __launch_bounds__(Threads) clear_behind(View<float, 2> sums, KeptView kept, const FaultWord* fault) {
+  if (faulted(fault)) return;
+  const index_t h = blockIdx.y;
+  const index_t t = grid_token();
+  if (t >= kept.count(h) && t < sums.extent(1)) sums(h, t) = 0;
+}
 
 /// keep(h, t): protected, or one of the latest tokens that have a right to a place: of a count's share of recent tokens
 /// as many as there are places that no protected token takes. A block per head walks back from the end; `later`
@@ -88,6 +109,25 @@ void choose(Cuda& cuda, const RecentAndTop& s, const X&, const ScoredLayer& laye
   launch(cuda, where, detail::keep_recent<threads>, CudaGrid{dim3(static_cast<unsigned>(heads)), dim3(threads)}, layer,
          s, counts, is_kept, keep);
   detail::choose_top(cuda, layer, keep, counts, kept, where);
+}
+
+/// Adds one query's weights to the sums; see h2o.hpp. weights and sums are in device memory and hold at least x's
+/// longest head: a fault when it is longer.
+template <class X>
+void accumulate(Cuda& cuda, const X& x, View<const float, 2> weights, View<float, 2> sums) {
+  constexpr const char* where = "kv::accumulate";
+  const index_t group = detail::weights_group(weights, x.kv_heads(), where);
+  require_equal(sums.extent(0), x.kv_heads(), where, "sums");
+  const index_t most = sums.extent(1) < weights.extent(1) ? sums.extent(1) : weights.extent(1);
+  detail::token_scores(cuda, where, x, detail::AddedWeights{weights, sums, group}, sums.slice(1, 0, most));
+}
+
+/// Moves the sums as compact() moves the rows; what is behind them becomes 0. Call it with the `kept` of compact().
+inline void compact_sums(Cuda& cuda, View<float, 2> sums, KeptView kept) {
+  constexpr const char* where = "kv::compact_sums";
+  detail::compact_entries(cuda, sums, kept, where);
+  launch(cuda, where, detail::clear_behind<detail::stage_threads>, detail::token_grid(sums.extent(1), sums.extent(0)),
+         sums, kept, cuda.fault());
 }
 
 static_assert(KVEvictionPolicy<H2O, Cuda> && KVEvictionPolicy<AccumulatedAttention, Cuda> &&

@@ -1,13 +1,15 @@
 // decant: H2O, heavy hitters (Zhang, Sheng, Zhou, et al., arXiv 2306.14048): tokens that have gathered the most
 // attention, with the recent ones beside them. AccumulatedAttention scores from the queries of the whole prompt,
-// causally [ours: a widely copied implementation masks the last window only, so that queries attend to the future];
-// AttentionAccumulator is the online form, which adds up each decode step's weights.
+// causally [ours: a widely copied implementation masks the last window only, so that queries attend to the future].
+// The online form adds up each decode step's weights: accumulate() and compact_sums(), over the caller's memory; or
+// AttentionAccumulator, which owns its sums.
 #ifndef DECANT_KV_H2O_HPP
 #define DECANT_KV_H2O_HPP
 
 #include <vector>
 
 #include "detail/attention_columns.hpp"
+#include "detail/compact_entries.hpp"
 #include "eviction.hpp"
 #include "window_attention.hpp"
 
@@ -105,9 +107,59 @@ void score(Cpu&, const GivenScores& s, const X& x, View<float, 2> scores) {
   }
 }
 
-/// The attention each cached token has gathered so far, step by step: H2O's accumulators. Use its scores with
-/// Eviction{GivenScores{a.scores()}, NoSmoothing{}, NoProtection{}, NoNormalisation{}, Uniform{}, RecentAndTop{}}, then
-/// compact both the cache and this.
+namespace detail {
+
+/// What a query's weights give token t of KV head h: the mean over the group of query heads.
+DECANT_HD inline float group_mean(const View<const float, 2>& weights, index_t group, index_t h, index_t t) {
+  float sum = 0;
+  for (index_t a = 0; a < group; ++a) sum += weights(h * group + a, t);
+  return sum / static_cast<float>(group);
+}
+
+/// The query heads per KV head.
+inline index_t weights_group(const View<const float, 2>& weights, index_t kv_heads, const char* where) {
+  require(
+      kv_heads > 0 && weights.extent(0) > 0 && weights.extent(0) % kv_heads == 0, where, "weights",
+      [&] { return "a multiple of " + std::to_string(kv_heads) + " rows"; }, weights.extent(0));
+  return weights.extent(0) / kv_heads;
+}
+
+/// Moves the sums with the tokens; what is behind them becomes 0.
+inline void move_sums(Cpu& cpu, View<float, 2> sums, const KeptView& kept, const char* where) {
+  compact_entries(cpu, sums, kept, where);
+  for (index_t h = 0; h < sums.extent(0); ++h) {
+    for (index_t t = kept.count(h); t < sums.extent(1); ++t) sums(h, t) = 0;
+  }
+}
+
+}  // namespace detail
+
+/// Adds one query's attention weights to the sums that x's tokens have gathered, mean over the group. weights
+/// [query_heads, at least n], sums [kv_heads, capacity]: 0 at first, and for every token that is new. Choose by
+/// Eviction{GivenScores{sums}, NoSmoothing{}, NoProtection{}, NoNormalisation{}, Uniform{}, RecentAndTop{}}, then
+/// compact() the cache and compact_sums(). O(query_heads * n).
+template <class X>
+void accumulate(Cpu& cpu, const X& x, View<const float, 2> weights, View<float, 2> sums) {
+  constexpr const char* where = "kv::accumulate";
+  validate(x);
+  const index_t n = x.max_length();
+  const index_t group = detail::weights_group(weights, x.kv_heads(), where);
+  const auto expected = [&] { return "one per cached token, " + std::to_string(n); };
+  require(weights.extent(1) >= n, where, "weights", expected, weights.extent(1));
+  require_equal(sums.extent(0), x.kv_heads(), where, "sums");
+  require(sums.extent(1) >= n, where, "sums", expected, sums.extent(1));
+  cpu.parallel_for(x.kv_heads(), [&](index_t h) {
+    const index_t length = x.length(h);
+    for (index_t t = 0; t < length; ++t) sums(h, t) += detail::group_mean(weights, group, h, t);
+  });
+}
+
+/// Moves the sums as compact() moves the rows; what is behind them becomes 0.
+inline void compact_sums(Cpu& cpu, View<float, 2> sums, KeptView kept) {
+  detail::move_sums(cpu, sums, kept, "kv::compact_sums");
+}
+
+/// The same with sums of its own on the host, for one number of tokens in all heads.
 class AttentionAccumulator {
  public:
   AttentionAccumulator(index_t kv_heads, index_t capacity)
@@ -116,36 +168,27 @@ class AttentionAccumulator {
   /// Adds one query's weights over the first n tokens, mean over the group. weights [query_heads, n]
   void add(View<const float, 2> weights) {
     constexpr const char* where = "kv::AttentionAccumulator::add";
-    require(
-        weights.extent(0) > 0 && weights.extent(0) % kv_heads_ == 0, where, "weights",
-        [&] { return "a multiple of " + std::to_string(kv_heads_) + " rows"; }, weights.extent(0));
+    const index_t group = detail::weights_group(weights, kv_heads_, where);
     require(
         weights.extent(1) <= capacity_, where, "weights",
         [&] { return "at most " + std::to_string(capacity_) + " tokens"; }, weights.extent(1));
-    const index_t group = weights.extent(0) / kv_heads_;
+    const View<float, 2> sums = view();
     for (index_t h = 0; h < kv_heads_; ++h) {
-      for (index_t t = 0; t < weights.extent(1); ++t) {
-        float sum = 0;
-        for (index_t a = 0; a < group; ++a) sum += weights(h * group + a, t);
-        at(h, t) += sum / static_cast<float>(group);
-      }
+      for (index_t t = 0; t < weights.extent(1); ++t) sums(h, t) += detail::group_mean(weights, group, h, t);
     }
   }
 
   /// Moves the sums as compact() moves the rows; what is behind them becomes 0.
   void compact(const KeptView& kept) {
-    require_equal(kept.kv_heads(), kv_heads_, "kv::AttentionAccumulator::compact", "kept");
-    for (index_t h = 0; h < kv_heads_; ++h) {
-      for (index_t i = 0; i < kept.count(h); ++i) at(h, i) = at(h, kept.token(h, i));
-      for (index_t t = kept.count(h); t < capacity_; ++t) at(h, t) = 0;
-    }
+    Cpu serial;
+    detail::move_sums(serial, view(), kept, "kv::AttentionAccumulator::compact");
   }
 
   /// [kv_heads, capacity]
   View<const float, 2> scores() const { return View<const float, 2>(sums_.data(), kv_heads_, capacity_); }
 
  private:
-  float& at(index_t h, index_t t) { return sums_[static_cast<std::size_t>(h * capacity_ + t)]; }
+  View<float, 2> view() { return View<float, 2>(sums_.data(), kv_heads_, capacity_); }
 
   std::vector<float> sums_;
   index_t kv_heads_;

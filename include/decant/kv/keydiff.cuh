@@ -30,24 +30,18 @@ __global__ __launch_bounds__(row_threads, 2) void direction_sums_kernel(const X 
   extern __shared__ float4 shared_rows[];
   __shared__ float inverse[64];
   if (faulted(fault)) return;
-  const index_t h = blockIdx.y;
-  const index_t n = x.length(h);
-  const index_t first = blockIdx.x * index_t{tiling.rows};
-  if (first >= n) return;
-  const int dim = static_cast<int>(x.cache.key_dim());
-  const int stride = row_stride(dim);
-  const RowBuffers<T, T> shared(&shared_rows[0].x, stride, tiling.rows, 0);
-  load_tile<T>(shared.rows, tiling.rows, dim, shared.tile,
-               [&](int i) { return first + i < n ? x.cache.key(x.sequence, h, first + i) : nullptr; });
-  tile_squares(shared.tile, stride, tiling.rows, dim, inverse);
+  const KeyTile tile = key_tile(x, tiling, sums.extent(1) * tiling.rows, shared_rows);
+  if (tile.count == 0) return;
+  load_key_tile<T>(x, tile);
+  tile_squares(tile.keys, tile.stride, tile.rows, tile.dim, inverse);
   __syncthreads();
   if (threadIdx.x < 64)
-    inverse[threadIdx.x] = inverse_root(static_cast<int>(threadIdx.x) < tiling.rows ? inverse[threadIdx.x] : 0.0f);
+    inverse[threadIdx.x] = inverse_root(static_cast<int>(threadIdx.x) < tile.rows ? inverse[threadIdx.x] : 0.0f);
   __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += row_threads) {
+  for (int d = static_cast<int>(threadIdx.x); d < tile.dim; d += row_threads) {
     float sum = 0;
-    for (int i = 0; i < tiling.rows; ++i) sum = fmaf(inverse[i], shared.tile[i * stride + d], sum);
-    sums(h, blockIdx.x, d) = sum;
+    for (int i = 0; i < tile.rows; ++i) sum = fmaf(inverse[i], tile.keys[i * tile.stride + d], sum);
+    sums(tile.head, blockIdx.x, d) = sum;
   }
 }
 
@@ -81,28 +75,23 @@ __global__ __launch_bounds__(row_threads,
   __shared__ float anchor_square[8];
   alignas(16) __shared__ float anchor_copy[1024];  // read by every warp
   if (faulted(fault)) return;
-  const index_t h = blockIdx.y;
-  const index_t n = x.length(h);
-  const index_t first = blockIdx.x * index_t{tiling.rows};
-  if (first >= n) return;
-  const int dim = static_cast<int>(x.cache.key_dim());
-  const int stride = row_stride(dim);
-  const RowBuffers<T, T> shared(&shared_rows[0].x, stride, tiling.rows, 0);
-  load_tile<T>(shared.rows, tiling.rows, dim, shared.tile,
-               [&](int i) { return first + i < n ? x.cache.key(x.sequence, h, first + i) : nullptr; });
-  const float* anchor = &anchors(h, index_t{0});
-  if (stride <= 1024) {
-    for (int d = static_cast<int>(threadIdx.x); d < stride; d += row_threads) anchor_copy[d] = anchor[d];
+  const KeyTile tile = key_tile(x, tiling, scores.extent(1), shared_rows);
+  if (tile.count == 0) return;
+  load_key_tile<T>(x, tile);
+  const float* anchor = &anchors(tile.head, index_t{0});
+  if (tile.stride <= 1024) {
+    for (int d = static_cast<int>(threadIdx.x); d < tile.stride; d += row_threads) anchor_copy[d] = anchor[d];
     __syncthreads();
     anchor = anchor_copy;
   }
-  tile_squares(shared.tile, stride, tiling.rows, dim, squares);
-  tile_dots(shared.tile, stride, anchor, tiling.rows, dim, products);
-  if (threadIdx.x < 32) tile_squares(anchor, 0, 4, dim, anchor_square);
+  tile_squares(tile.keys, tile.stride, tile.rows, tile.dim, squares);
+  tile_dots(tile.keys, tile.stride, anchor, tile.rows, tile.dim, products);
+  if (threadIdx.x < 32) tile_squares(anchor, 0, 4, tile.dim, anchor_square);
   __syncthreads();
   const int i = static_cast<int>(threadIdx.x);
-  if (i >= tiling.rows || first + i >= n) return;
-  scores(h, first + i) = key_difference(products[i], inverse_root(squares[i]), inverse_root(anchor_square[0]));
+  if (i >= tile.count) return;
+  scores(tile.head, tile.first + i) =
+      key_difference(products[i], inverse_root(squares[i]), inverse_root(anchor_square[0]));
 }
 
 /// directions(h, t): keys of length 1, or 0.
@@ -113,21 +102,15 @@ __global__ __launch_bounds__(row_threads, 2) void directions_of_keys_kernel(cons
   extern __shared__ float4 shared_rows[];
   __shared__ float squares[64];
   if (faulted(fault)) return;
-  const index_t h = blockIdx.y;
-  const index_t n = x.length(h) < directions.extent(1) ? x.length(h) : directions.extent(1);
-  const index_t first = blockIdx.x * index_t{tiling.rows};
-  if (first >= n) return;
-  const int dim = static_cast<int>(x.cache.key_dim());
-  const int stride = row_stride(dim);
-  const RowBuffers<T, T> shared(&shared_rows[0].x, stride, tiling.rows, 0);
-  load_tile<T>(shared.rows, tiling.rows, dim, shared.tile,
-               [&](int i) { return first + i < n ? x.cache.key(x.sequence, h, first + i) : nullptr; });
-  tile_squares(shared.tile, stride, tiling.rows, dim, squares);
+  const KeyTile tile = key_tile(x, tiling, directions.extent(1), shared_rows);
+  if (tile.count == 0) return;
+  load_key_tile<T>(x, tile);
+  tile_squares(tile.keys, tile.stride, tile.rows, tile.dim, squares);
   __syncthreads();
-  const int count = n - first < tiling.rows ? static_cast<int>(n - first) : tiling.rows;
-  for (int at = static_cast<int>(threadIdx.x); at < count * dim; at += row_threads) {
-    const int i = at / dim;
-    directions(h, first + i, at % dim) = shared.tile[i * stride + at % dim] * inverse_root(squares[i]);
+  for (int at = static_cast<int>(threadIdx.x); at < tile.count * tile.dim; at += row_threads) {
+    const int i = at / tile.dim;
+    const int d = at % tile.dim;
+    directions(tile.head, tile.first + i, d) = tile.keys[i * tile.stride + d] * inverse_root(squares[i]);
   }
 }
 

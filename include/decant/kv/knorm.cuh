@@ -23,19 +23,13 @@ __global__ __launch_bounds__(row_threads, 2) void key_norms_kernel(const X x, Ro
   extern __shared__ float4 shared_rows[];
   __shared__ float squares[64];
   if (faulted(fault)) return;
-  const index_t h = blockIdx.y;
-  const index_t n = x.length(h);
-  const index_t first = blockIdx.x * index_t{tiling.rows};
-  if (first >= n) return;
-  const int dim = static_cast<int>(x.cache.key_dim());
-  const int stride = row_stride(dim);
-  const RowBuffers<T, T> shared(&shared_rows[0].x, stride, tiling.rows, 0);
-  load_tile<T>(shared.rows, tiling.rows, dim, shared.tile,
-               [&](int i) { return first + i < n ? x.cache.key(x.sequence, h, first + i) : nullptr; });
-  tile_squares(shared.tile, stride, tiling.rows, dim, squares);
+  const KeyTile tile = key_tile(x, tiling, scores.extent(1), shared_rows);
+  if (tile.count == 0) return;
+  load_key_tile<T>(x, tile);
+  tile_squares(tile.keys, tile.stride, tile.rows, tile.dim, squares);
   __syncthreads();
   const int i = static_cast<int>(threadIdx.x);
-  if (i < tiling.rows && first + i < n) scores(h, first + i) = -sqrtf(squares[i]);
+  if (i < tile.count) scores(tile.head, tile.first + i) = -sqrtf(squares[i]);
 }
 
 }  // namespace detail

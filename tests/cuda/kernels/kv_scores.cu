@@ -21,4 +21,7 @@ void all(decant::Cuda& cuda, const Scorers&... scorers) {
 void instantiate(decant::Cuda& cuda) {
   all(cuda, kv::WindowAttention{}, kv::TOVA{}, kv::AccumulatedAttention{}, kv::KNorm{}, kv::KeyDiff{},
       kv::ExpectedAttention{}, kv::Leverage{}, kv::CapKV{}, kv::Random{});
+  accumulate(cuda, kv::LayerView{kv::DenseKV<decant::bf16>{}}, decant::View<const float, 2>{},
+             decant::View<float, 2>{});
+  compact_sums(cuda, decant::View<float, 2>{}, kv::KeptView{});
 }

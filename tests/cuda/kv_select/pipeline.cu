@@ -241,9 +241,12 @@ TEST_CASE("model scope: a layer that the budget would keep whole is scored all t
   REQUIRE((kept[0].untouched() && kept[1].untouched()));
   longer.length = {20};
   longer.upload();
+  const std::size_t high_water = cuda.workspace().high_water();
+  const std::size_t on_host = cuda.host_workspace().high_water();
   run();
   cuda.check();
   REQUIRE((kept[0].tokens()[1].size() == 10 && kept[1].tokens()[0].size() == 20));
+  REQUIRE((cuda.workspace().high_water() == high_water && cuda.host_workspace().high_water() == on_host));
 }
 
 TEST_CASE("a captured selection follows a growing sequence and allocates nothing") {

@@ -67,6 +67,26 @@ Execute with_integer_type(Lowering& lowering, Type type, F&& f) {
   }
 }
 
+// Bitwise logic.
+struct And {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
+};
+struct Or {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
+};
+struct Xor {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
+};
+
 // Registers of one width for one destination and `sources` operands after it.
 inline void same_width_operands(Lowering& lowering, Inst& inst, std::size_t sources, std::size_t bytes) {
   lowering.expect_operands(sources + 1);

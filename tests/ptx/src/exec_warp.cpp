@@ -201,24 +201,6 @@ struct Greatest {
     return std::max(a, b);
   }
 };
-struct AllBits {
-  template <class T>
-  T operator()(T a, T b) const {
-    return static_cast<T>(a & b);
-  }
-};
-struct AnyBits {
-  template <class T>
-  T operator()(T a, T b) const {
-    return static_cast<T>(a | b);
-  }
-};
-struct OddBits {
-  template <class T>
-  T operator()(T a, T b) const {
-    return static_cast<T>(a ^ b);
-  }
-};
 
 template <class T, class F>
 Flow execute_redux(Warp& warp, const Inst& inst, std::uint32_t mask) {
@@ -282,13 +264,13 @@ void lower_redux(Lowering& lowering, Inst& inst) {
       inst.execute = is_signed ? execute_redux<std::int32_t, Greatest> : execute_redux<std::uint32_t, Greatest>;
       break;
     case 3:
-      inst.execute = execute_redux<std::uint32_t, AllBits>;
+      inst.execute = execute_redux<std::uint32_t, And>;
       break;
     case 4:
-      inst.execute = execute_redux<std::uint32_t, AnyBits>;
+      inst.execute = execute_redux<std::uint32_t, Or>;
       break;
     case 5:
-      inst.execute = execute_redux<std::uint32_t, OddBits>;
+      inst.execute = execute_redux<std::uint32_t, Xor>;
       break;
     default:
       lowering.fail("the operation is missing");

@@ -7,7 +7,7 @@
 
 #include <decant/core/random.hpp>
 
-#include "engine.hpp"
+#include "llama.hpp"
 #include "model_files.hpp"
 #include "naive_llama.hpp"
 

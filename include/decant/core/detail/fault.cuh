@@ -40,6 +40,12 @@ enum class Fault : std::uint8_t {
   place,             // new rows would lie at or behind a head's end
   room,              // new or gathered rows do not fit
   freed,             // a list of freed pages is too short
+  subset,            // a count of rows to choose is below the marked ones or above those that there are
+  too_long,          // more tokens than a scorer takes; index: how many there are
+  payload_header,    // bytes that do not begin like a payload of this codec and as many elements, or end before it does
+  payload_range,     // elements wanted that a payload does not have; index: how many it has
+  payload_padding,   // bytes between a payload's parts that are not 0
+  payload_chunk,     // a chunk of a payload that no encoder writes; index: which
 };
 
 __device__ inline void report(FaultWord* word, Fault kind, index_t layer, index_t head, index_t index) {
@@ -56,6 +62,7 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
     const char* where;
     const char* argument;
     const char* expected;
+    bool format = false;  // bytes from outside: a FormatError
   };
   constexpr Text texts[] = {
       {"kv::select", "x", "keys, values and queries that give every token a score"},
@@ -76,12 +83,19 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"kv::write", "first", "a position whose tokens all lie below every head's length"},
       {"kv::append or gather", "cache", "room for the rows (in a paged cache: pages for just as many)"},
       {"kv::compact", "freed", "room for the pages that become empty"},
+      {"kv::greedy_log_det", "count", "counts from the marked rows to all"},
+      {"kv::BackwardLOO", "x", "at most 4096 tokens"},
+      {"codec::decode", "in", "all of a payload of this codec and as many elements", true},
+      {"codec::decode_range", "first", "elements of the payload"},
+      {"codec::decode", "in", "zero padding", true},
+      {"codec::decode", "in", "chunks as an encoder writes them", true},
   };
   const auto kind = static_cast<std::size_t>(word >> 56);
   const Text text = kind < sizeof texts / sizeof texts[0] ? texts[kind] : Text{"Cuda", "fault", "a known fault"};
-  fail_argument(text.where, text.argument, text.expected,
-                "a fault at layer " + std::to_string(word >> 44 & 0xfff) + ", head " +
-                    std::to_string(word >> 32 & 0xfff) + ", index " + std::to_string(word & 0xffffffffu));
+  const std::string got = "a fault at layer " + std::to_string(word >> 44 & 0xfff) + ", head " +
+                          std::to_string(word >> 32 & 0xfff) + ", index " + std::to_string(word & 0xffffffffu);
+  if (text.format) fail_format(text.where, text.argument, text.expected, got);
+  fail_argument(text.where, text.argument, text.expected, got);
 }
 
 }  // namespace detail

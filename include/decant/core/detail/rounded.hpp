@@ -15,6 +15,11 @@ DECANT_HD inline double rounded_product(double a, double b) {
 #endif
 }
 
+/// sum + a b, rounded twice.
+DECANT_HD inline double add_product(double sum, double a, double b) {
+  return sum + rounded_product(a, b);
+}
+
 }  // namespace decant::detail
 
 #endif

@@ -1,7 +1,7 @@
 // Policies and cache layouts from text, and what a wrong one is told.
 #include "catch_compat.hpp"
 #include "engine.hpp"
-#include "model_files.hpp"
+#include "../runtime/model_files.hpp"
 
 namespace runtime_test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "catch_compat.hpp"
 #include "generate.hpp"
-#include "loaded_model.hpp"
+#include "../runtime/loaded_model.hpp"
 
 namespace runtime_test {
 namespace {
