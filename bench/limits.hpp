@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,8 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "decant/core/cpu.hpp"
 
@@ -103,6 +106,37 @@ inline std::uint64_t read(decant::Isa isa, const char* p, std::size_t bytes) {
 
 constexpr std::size_t block = 512;
 
+// Stores that bypass the caches, in whole 64-byte lines; `to` is aligned to them.
+#if DECANT_X86
+DECANT_TARGET_AVX2 inline void stream_avx2(char* to, const char* from, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 32));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), low);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 32), high);
+  }
+  _mm_sfence();
+}
+
+DECANT_TARGET_AVX512 inline void stream_avx512(char* to, const char* from, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
+  _mm_sfence();
+}
+#endif
+
+inline void stream(char* to, const char* from, std::size_t bytes) {
+#if DECANT_X86
+  const std::size_t lines = bytes / 64 * 64;
+  if (decant::best_isa() == decant::Isa::avx512) stream_avx512(to, from, lines);
+  else if (decant::best_isa() == decant::Isa::avx2) stream_avx2(to, from, lines);
+  else return static_cast<void>(std::memcpy(to, from, bytes));
+  std::memcpy(to + lines, from + lines, bytes - lines);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
 }  // namespace detail
 
 /// Reads that many bytes (rounded up to 512) of memory of its own, once, with the widest loads, on the threads of `cpu`,
@@ -132,6 +166,26 @@ inline Limit copy(decant::Cpu& cpu, std::size_t bytes) {
             };
             cpu.parallel_ranges(static_cast<decant::index_t>(bytes), 4096, part);
           }};
+}
+
+/// Two ways to copy, by memcpy and past the caches: which is faster depends on the size. `to` is aligned to 64 bytes; all
+/// must outlive the measurement.
+inline std::vector<std::pair<std::string, std::function<void()>>> copies(decant::Cpu& cpu, void* to, const void* from,
+                                                                         std::size_t bytes) {
+  const auto on_threads = [&cpu, to, from, bytes](auto* copy_part) {
+    return [&cpu, to, from, bytes, copy_part] {
+      constexpr std::size_t grain = 4096;
+      auto part = [&](decant::index_t first, decant::index_t last, decant::index_t) {
+        const std::size_t begin = static_cast<std::size_t>(first) * grain;
+        const std::size_t end = std::min(static_cast<std::size_t>(last) * grain, bytes);
+        copy_part(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, end - begin);
+        benchmark::ClobberMemory();
+      };
+      cpu.parallel_ranges(static_cast<decant::index_t>((bytes + grain - 1) / grain), 1, part);
+    };
+  };
+  constexpr auto plain = [](char* t, const char* f, std::size_t size) { std::memcpy(t, f, size); };
+  return {{"memcpy", on_threads(+plain)}, {"nt_copy", on_threads(&detail::stream)}};
 }
 
 }  // namespace bench

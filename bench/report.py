@@ -17,6 +17,7 @@ from collections import defaultdict
 from html import escape
 from pathlib import Path
 
+MOST_LINES = 20  # that a plot has room for
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b"]
 
 
@@ -53,24 +54,40 @@ def series_of(rows, key):
         shape = shape_of(row)
         rest = ",".join(f"{k}={v}" for k, v in shape.items() if k != key and len({shape_of(r).get(k) for r in rows}) > 1)
         name = " ".join([row["policy"]] + [row[f] for f in ("context", "isa") if several(f)] + ([rest] if rest else []))
+        other = "".join(f" {text}" for text in (row["context"] if several("context") else "", rest) if text)
         x = float(shape[key])
         lines[name, False].append((x, row["value"]))
         if row["ratio_to_limit"]:
-            lines[row["limit"] + (" " + rest if rest else ""), True].append((x, peer_value(row, row["ratio_to_limit"])))
+            lines[row["limit"] + other, True].append((x, peer_value(row, row["ratio_to_limit"])))
         for peer, ratio in row["peers"].items():
             if ratio:
-                lines[peer + (" " + rest if rest else ""), True].append((x, peer_value(row, ratio)))
+                lines[peer + other, True].append((x, peer_value(row, ratio)))
     return {line: sorted(dict(points).items()) for line, points in lines.items()}
 
 
+def panels(rows, label=""):
+    """(label, x axis, lines) of each plot: one, or, where it would show too much, one a value of a shape key that is text."""
+    key = size_key(rows)
+    lines = series_of(rows, key) if key else {}
+    if not key or len(lines) > MOST_LINES:
+        shapes = [shape_of(row) for row in rows]
+        for name in shapes[0]:
+            values = list(dict.fromkeys(shape.get(name) for shape in shapes))
+            if len(values) > 1 and not all(v and re.fullmatch(r"[\d.]+", v) for v in values):
+                parts = ([row for row, shape in zip(rows, shapes) if shape.get(name) == v] for v in values)
+                return [panel for v, part in zip(values, parts) for panel in panels(part, f"{label} {name}={v}")]
+    return [(label, key, lines)] if key else []
+
+
 def plot(title, unit, key, lines):
-    """A log-log line plot as SVG."""
+    """A line plot as SVG, logarithmic but for an x axis that begins at 0."""
     width, height, left, right, top, bottom = 760, 380, 70, 220, 36, 46
-    points = [p for line in lines.values() for p in line if p[0] > 0 and p[1] and p[1] > 0]
+    points = [p for line in lines.values() for p in line if p[1] and p[1] > 0]
     xs, ys = zip(*points)
-    x0, x1 = math.log(min(xs)), math.log(max(xs))
+    of_x = math.log if min(xs) > 0 else float
+    x0, x1 = of_x(min(xs)), of_x(max(xs))
     y0, y1 = math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.1
-    px = lambda x: left + (math.log(x) - x0) / ((x1 - x0) or 1) * (width - left - right)
+    px = lambda x: left + (of_x(x) - x0) / ((x1 - x0) or 1) * (width - left - right)
     py = lambda y: height - bottom - (math.log10(y) - y0) / (y1 - y0) * (height - top - bottom)
     svg = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
@@ -140,12 +157,11 @@ def page(rows, folder):
         out += [f"## {family}", ""]
         for (primitive, metric, unit), group in groups.items():
             out += [f"### {primitive}, {metric} in {unit}", ""]
-            key = size_key(group)
-            if key:
+            for label, key, lines in panels(group):
                 plots.mkdir(parents=True, exist_ok=True)
-                name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}") + ".svg"
-                (plots / name).write_text(plot(f"{family}: {primitive}", unit, key, series_of(group, key)))
-                out += [f"![{family} {primitive}](plots/{name})", ""]
+                name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}{label}") + ".svg"
+                (plots / name).write_text(plot(f"{family}: {primitive}{label}", unit, key, lines))
+                out += [f"![{family} {primitive}{label}](plots/{name})", ""]
             out += [f"| policy | context | isa | shape | {unit} | limit | error | peers |", "|---|---|---|---|--:|--:|--:|---|"]
             for row in group:
                 limit = f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"

@@ -26,7 +26,8 @@ if [ -z "$report" ] && [ "$family" = '*' ] && [ ${#quick[@]} -eq 0 ] && [ ${#fla
   report=bench/RESULTS.md
 fi
 
-need_packages g++ make cmake python3 libbenchmark-dev libopenblas-dev libeigen3-dev
+need_packages g++ make cmake python3 libbenchmark-dev libopenblas-dev libeigen3-dev nlohmann-json3-dev \
+  libzstd-dev liblz4-dev libblosc-dev
 cmake --preset release >/dev/null
 cmake --build build/release -j "$(jobs)" --target decant_bench
 

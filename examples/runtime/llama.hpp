@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -94,11 +95,15 @@ class Llama {
       x = run_layer(l, x, rows, places(next, rows), evictable ? &queries_of(l) : nullptr);
       drop_invisible(l, rows);
       if (evictable && streaming) evict_layer(l);
+      if (on_layer_ && (streaming || when == Evict::later)) on_layer_(l);
       rows = std::move(next);
     }
-    if (when == Evict::now && !streaming) evict(stack_.eviction, stack_.budget);
-    if (when == Evict::now) queries_.clear();
     ready_ = true;
+    if (when == Evict::now && !streaming) {
+      evict(stack_.eviction, stack_.budget);
+      for (index_t l = 0; on_layer_ && l < c_.layers; ++l) on_layer_(l);
+    }
+    if (when == Evict::now) queries_.clear();
     return project(x);
   }
 
@@ -145,6 +150,24 @@ class Llama {
     select(ctx_, policy, View<const Layer, 1>(layers), budget, View<kv::KeptView, 1>(views));
     for (std::size_t l = 0; l < layers.size(); ++l) cache(static_cast<index_t>(l)).compact(ctx_, views[l]);
     queries_.clear();
+  }
+
+  /// prefill() calls f(layer) for each layer, upwards, as soon as cache(layer) holds what prefill() leaves in it: while
+  /// later layers are still to run, unless eviction needs them all first. An exception of f's ends the prefill.
+  void on_layer(std::function<void(index_t layer)> f) { on_layer_ = std::move(f); }
+
+  /// Starts anew after a prompt of `prompt` tokens that ran elsewhere. caches: its KV rows, one cache per layer, with
+  /// room for the tokens to come.
+  void adopt(index_t prompt, std::vector<Cache> caches) {
+    constexpr const char* where = "runtime::Llama::adopt";
+    decant::require(prompt >= 1 && prompt <= c_.context, where, "prompt",
+                    "1 to the model's context of " + std::to_string(c_.context) + " tokens", prompt);
+    decant::require_equal(static_cast<index_t>(caches.size()), c_.layers, where, "caches");
+    queries_.clear();
+    caches_ = std::move(caches);
+    prompt_ = prompt;
+    length_ = prompt;
+    ready_ = true;
   }
 
   index_t prompt_length() const { return prompt_; }
@@ -345,6 +368,7 @@ class Llama {
   std::vector<PromptQueries> queries_;
   typename Backend<Ctx>::Kept kept_;
   std::vector<float> logits_;
+  std::function<void(index_t)> on_layer_;
 };
 
 }  // namespace runtime

@@ -54,6 +54,42 @@ inline void require_writable(const std::string& path, const char* option) {
                   path);
 }
 
+/// A file that appears under its name when commit() is called; without that, there is none, and what was there before
+/// stays. decant::Error when the system refuses.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path)
+      : path_(path), temporary_(path + ".tmp." + std::to_string(::getpid())), file_(temporary_, std::ios::binary) {
+    check();
+  }
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile() {
+    if (!temporary_.empty()) std::remove(temporary_.c_str());
+  }
+
+  void write(const void* bytes, std::size_t size) {
+    file_.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
+    check();
+  }
+  void commit() {
+    file_.close();
+    check();
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail();
+    temporary_.clear();
+  }
+
+ private:
+  void check() {
+    if (!file_) fail();
+  }
+  [[noreturn]] void fail() { throw decant::Error("cannot write " + path_); }
+
+  std::string path_;
+  std::string temporary_;
+  std::ofstream file_;
+};
+
 /// Writes the whole file or, on an error, none of it. What is no regular file (/dev/stdout) is written to directly.
 inline void write_json(const std::string& path, const Json& json) {
   struct stat status {};

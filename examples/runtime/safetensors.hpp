@@ -122,7 +122,9 @@ class SafetensorsFile {
     if (text == "F32") return DType::f32;
     if (text == "F16") return DType::f16;
     if (text == "BF16") return DType::bf16;
-    entry.bad("dtype", "F32, F16 or BF16", text);
+    if (text == "F8_E4M3") return DType::e4m3;
+    if (text == "F8_E5M2") return DType::e5m2;
+    entry.bad("dtype", "F32, F16, BF16, F8_E4M3 or F8_E5M2", text);
   }
 
   static const Json& array(const JsonObject& entry, const char* name) {
@@ -187,6 +189,12 @@ class Checkpoint {
   }
 
   bool contains(const std::string& name) const { return owners_.count(name) != 0; }
+
+  /// f(name, tensor) for all tensors, by name.
+  template <class F>
+  void for_each(F&& f) const {
+    for (const auto& [name, file] : owners_) f(name, file->tensors().at(name));
+  }
 
   /// The tensor, which must be there and have this shape.
   const Tensor& get(const std::string& name, const std::vector<index_t>& shape) const {

@@ -7,6 +7,7 @@
 #include "attention/policy.hpp"
 #include "attention/state.hpp"
 #include "codec/policy.hpp"
+#include "codec/splitzip.hpp"
 #include "codec/stored.hpp"
 #include "core/bytes.hpp"
 #include "core/cpu.hpp"

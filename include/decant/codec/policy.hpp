@@ -1,6 +1,6 @@
 // decant: the concept codec::KVCodec, a value that turns elements of a KV cache into fewer bytes and back: without loss
-// (SplitZip) or with a stated error. A codec is fitted by calibrate(), which returns it with its tables filled in; what it
-// writes (a payload) carries those tables, so that a payload read with other tables is an error and never wrong numbers.
+// (SplitZip) or with a stated error. A codec is fitted by calibrate(), which returns it with its tables filled in; what
+// it writes (a payload) carries those tables: a payload read with other tables is an error and never wrong numbers.
 #ifndef DECANT_CODEC_POLICY_HPP
 #define DECANT_CODEC_POLICY_HPP
 
@@ -27,11 +27,12 @@ concept KVCodec =
       { calibrate(ctx, c, x) } -> std::same_as<C>;
       // Bytes that suffice for any n elements.
       { max_encoded_size(c, n) } -> std::same_as<index_t>;
-      // Writes the payload of x [n] to the front of `out`, which has room for max_encoded_size(c, n) bytes, and its size to
-      // *size. The same elements and codec give the same bytes on every context. What lies behind the payload is undefined.
+      // Writes the payload of x [n] to the front of `out`, which has room for max_encoded_size(c, n) bytes, and its size
+      // to *size. The same elements and codec give the same bytes on every context. What lies behind the payload is
+      // undefined.
       encode(ctx, c, x, out, size);
-      // Reads a payload of y.extent(0) elements, written with this codec. FormatError, before y is written, when `in` is
-      // not one: every byte of it is hostile.
+      // Reads a payload of y.extent(0) elements, written with this codec. FormatError, before y is written, when `in`
+      // is not one: every byte of it is hostile.
       decode(ctx, c, in, y);
       // The codec that a payload (in host memory) was written with. FormatError when `in` does not begin like one.
       { codec_of(c, in) } -> std::same_as<C>;

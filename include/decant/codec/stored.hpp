@@ -56,12 +56,14 @@ index_t max_encoded_size(const Stored<T>&, index_t n) {
 
 /// x [n] contiguous, out at least n * sizeof(T) bytes.
 template <Storage T>
-void encode(Cpu&, const Stored<T>& codec, std::type_identity_t<View<const T, 1>> x, View<std::byte, 1> out, index_t* size) {
+void encode(Cpu&, const Stored<T>& codec, std::type_identity_t<View<const T, 1>> x, View<std::byte, 1> out,
+            index_t* size) {
   constexpr const char* where = "codec::encode";
   const index_t bytes = max_encoded_size(codec, x.extent(0));
   require(x.extent(0) <= 1 || x.stride(0) == 1, where, "x", "contiguous elements", x.stride(0));
-  require(out.extent(0) >= bytes, where, "out", [&] { return "at least " + std::to_string(bytes) + " bytes"; },
-          out.extent(0));
+  require(
+      out.extent(0) >= bytes, where, "out", [&] { return "at least " + std::to_string(bytes) + " bytes"; },
+      out.extent(0));
   detail::copy_little_endian(x.data(), out.data(), x.extent(0), sizeof(T));
   *size = bytes;
 }

@@ -13,14 +13,14 @@ namespace decant {
 
 namespace detail {
 
-template <class Int, std::size_t... I>
-DECANT_HD constexpr Int load_bytes(const std::byte* from, std::index_sequence<I...>) {
-  return static_cast<Int>((... | static_cast<Int>(static_cast<Int>(from[I]) << (8 * I))));
+template <class Int, std::size_t... At>
+DECANT_HD constexpr Int load_bytes(const std::byte* from, std::index_sequence<At...>) {
+  return static_cast<Int>((... | static_cast<Int>(static_cast<Int>(from[At]) << (8 * At))));
 }
 
-template <class Int, std::size_t... I>
-DECANT_HD constexpr void store_bytes(std::byte* to, Int value, std::index_sequence<I...>) {
-  ((to[I] = static_cast<std::byte>(value >> (8 * I) & 0xffu)), ...);
+template <class Int, std::size_t... At>
+DECANT_HD constexpr void store_bytes(std::byte* to, Int value, std::index_sequence<At...>) {
+  ((to[At] = static_cast<std::byte>(value >> (8 * At) & 0xffu)), ...);
 }
 
 }  // namespace detail

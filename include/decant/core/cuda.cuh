@@ -102,9 +102,9 @@ class Cuda {
   /// Where the kernels of a call record what they find wrong (detail/fault.cuh).
   FaultWord* fault() const { return fault_; }
 
-  /// Waits for the stream, and raises ArgumentError for what kernels found wrong since the last check(), FormatError where
-  /// that is a codec's payload, CudaError for what the runtime did. Of several findings the same one is always told.
-  /// After a fault, calls enqueued before check() have written nothing.
+  /// Waits for the stream, and raises ArgumentError for what kernels found wrong since the last check(), FormatError
+  /// where that is a codec's payload, CudaError for what the runtime did. Of several findings the same one is always
+  /// told. After a fault, calls enqueued before check() have written nothing.
   void check() {
     constexpr const char* where = "Cuda::check";
     FaultWord word = no_fault;

@@ -1,6 +1,7 @@
 // Stack: parts from the left, plain defaults, and the checks that need numbers.
 #include <type_traits>
 
+#include <decant/codec/splitzip.hpp>
 #include <decant/stack.hpp>
 
 #include "catch_compat.hpp"
@@ -34,6 +35,14 @@ TEST_CASE("a stack is checked against the model", "[stack]") {
   Stack greedy{};
   greedy.budget = Budget::keep(1.5);
   REQUIRE_THROWS_WITH(validate(greedy, 8), catch_compat::contains("kv::Budget: argument `value`"));
+}
+
+TEST_CASE("a stack holds a codec and checks it", "[stack]") {
+  using SplitZip = decant::codec::SplitZip<decant::bf16>;
+  const Stack moved{FullVisibility{}, Full{}, decant::attention::Dense{}, SplitZip{}};
+  REQUIRE_NOTHROW(validate(moved, 8));
+  const Stack odd{FullVisibility{}, Full{}, decant::attention::Dense{}, SplitZip{.chunk = 1000}};
+  REQUIRE_THROWS_WITH(validate(odd, 8), catch_compat::contains("codec::SplitZip: argument `chunk`"));
 }
 
 }  // namespace stack_test
