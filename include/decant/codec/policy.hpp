@@ -27,9 +27,9 @@ concept KVCodec =
       { calibrate(ctx, c, x) } -> std::same_as<C>;
       // Bytes that suffice for any n elements.
       { max_encoded_size(c, n) } -> std::same_as<index_t>;
-      // Writes the payload of x [n] to the front of `out`, which has room for max_encoded_size(c, n) bytes, and its size
-      // to *size. The same elements and codec give the same bytes on every context. What lies behind the payload is
-      // undefined.
+      // Writes the payload of x [n] to the front of `out`, which has room for max_encoded_size(c, n) bytes, and its
+      // size to *size. The same elements and codec give the same bytes on every context. What lies behind the payload
+      // is undefined.
       encode(ctx, c, x, out, size);
       // Reads a payload of y.extent(0) elements, written with this codec. FormatError, before y is written, when `in`
       // is not one: every byte of it is hostile.
