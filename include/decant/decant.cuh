@@ -8,6 +8,8 @@
 
 #include "attention/dense.cuh"
 #include "attention/state.cuh"
+#include "codec/splitzip.cuh"
+#include "codec/stored.cuh"
 #include "core/cuda.cuh"
 #include "core/topk.cuh"
 #include "decant.hpp"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "decant/attention/dense.cuh"
+#include "decant/codec/splitzip.cuh"
 #include "decant/kv/compact.cuh"
 #include "decant/kv/dense_kv.hpp"
 #include "decant/kv/eviction.cuh"
@@ -38,6 +39,14 @@ int main() try {
   select(cuda, kv::KNorm{}, kv::LayerView{cache}, kv::Budget::tokens(16), kept);
   compact(cuda, cache, kept);
   attend(cuda, decant::attention::Dense{}, View<const float, 3>(q, 1, 4, 8), cache, View<float, 3>(out, 1, 4, 8));
+  const decant::codec::SplitZip<decant::bf16> codec;
+  const auto elements = device_copy(std::vector<decant::bf16>(2000, decant::bf16(1.0f)));
+  const decant::index_t room = max_encoded_size(codec, 2000);
+  const auto payload = device_copy(std::vector<std::byte>(static_cast<std::size_t>(room)));
+  const auto size = device_copy(std::vector<decant::index_t>(1));
+  encode(cuda, codec, View<const decant::bf16, 1>(elements, 2000), View<std::byte, 1>(payload, room), size);
+  decode(cuda, codec, View<const std::byte, 1>(payload, room), View<decant::bf16, 1>(elements, 2000));
+  (void)calibrate(cuda, codec, View<const decant::bf16, 1>(elements, 2000));
   cuda.check();
   std::printf("all went well\n");
   return 0;

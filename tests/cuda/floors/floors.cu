@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "decant/attention/dense.cuh"
+#include "decant/codec/splitzip.cuh"
 #include "decant/kv/compact.cuh"
 #include "decant/kv/dense_kv.hpp"
 #include "decant/kv/keydiff.cuh"
@@ -25,6 +26,20 @@ namespace kv = decant::kv;
 
 constexpr index_t heads = 2, group = 4, dim = 128, n = 4096, window = 8, page_size = 16, pages = n / page_size;
 constexpr index_t row_bytes = dim * 2;  // one key or one value
+
+/// Elements for SplitZip, of which one in a thousand has an exponent without a code, and their payload's bytes.
+constexpr index_t coded = 1 << 20, escapes = (coded + 999) / 1000;
+constexpr index_t payload_bytes = 64 + coded * 3 / 2 + coded / 1024 * 2 + coded / 65536 * 8 + 3 * escapes;
+
+std::vector<bf16> coded_elements() {
+  std::vector<bf16> x(coded);
+  for (index_t i = 0; i < coded; ++i) {
+    const auto bits = static_cast<std::uint32_t>(i) * 2654435761u >> 8;
+    const std::uint32_t exponent = i % 1000 == 0 ? 90 : 114 + bits % 16;
+    x[static_cast<std::size_t>(i)] = bf16::from_bits(static_cast<std::uint16_t>(exponent << 7 | (bits >> 4 & 0x807fu)));
+  }
+  return x;
+}
 
 struct Problem {
   Stream stream;
@@ -105,6 +120,29 @@ const Case cases[] = {
        const DeviceBuffer<float> rows(std::vector<float>(1024 * heads * dim, 1.0f));
        kv::append(p.cuda, p.dense(), 0, View<const float, 3>(rows.data(), 1024, heads, dim),
                   View<const float, 3>(rows.data(), 1024, heads, dim));
+     }},
+    {"encode, SplitZip bf16", coded * 2 + payload_bytes,
+     [](Problem& p) {
+       const decant::codec::SplitZip<bf16> codec;
+       const index_t room = max_encoded_size(codec, coded);
+       const DeviceBuffer<bf16> x(coded_elements());
+       const DeviceBuffer<std::byte> out(room);
+       const DeviceBuffer<index_t> size(1);
+       encode(p.cuda, codec, View<const bf16, 1>(x.data(), coded), out.view(room), size.data());
+       if (size.download()[0] != payload_bytes) throw std::runtime_error("another payload than expected");
+     }},
+    {"decode, SplitZip bf16", coded * 2 + payload_bytes,
+     [](Problem& p) {
+       const decant::codec::SplitZip<bf16> codec;
+       decant::Cpu cpu;
+       const std::vector<bf16> x = coded_elements();
+       std::vector<std::byte> payload(static_cast<std::size_t>(max_encoded_size(codec, coded)));
+       index_t size = 0;
+       encode(cpu, codec, View<const bf16, 1>(x), View<std::byte, 1>(payload), &size);
+       if (size != payload_bytes) throw std::runtime_error("another payload than expected");
+       const DeviceBuffer<std::byte> in(payload);
+       const DeviceBuffer<bf16> y(coded);
+       decode(p.cuda, codec, View<const std::byte, 1>(in.data(), size), y.view(coded));
      }},
 };
 
