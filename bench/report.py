@@ -3,7 +3,8 @@
 
     report.py [--json FILE] [--report FILE.md] ROWS.jsonl...
 
-The plots go to the folder plots/ beside the page. Standard library only.
+A page that is there already keeps its sections of families that the rows leave out. The plots go to the folder plots/
+beside it. Standard library only.
 """
 
 import argparse
@@ -133,45 +134,57 @@ def environment():
             return "unknown"
 
     memory = first(r"^MemTotal:\s+(\d+)", "/proc/meminfo")
-    return [
-        ("processor", first(r"^model name\s*:\s*(.*)$", "/proc/cpuinfo")),
-        ("cores", output("nproc")),
-        ("memory", f"{int(memory) / 2**20:.0f} GiB" if memory.isdigit() else memory),
-        ("system", first(r'^PRETTY_NAME="(.*)"', "/etc/os-release") + ", " + platform.release()),
-        ("compiler", output("c++", "--version") + ", `-O2`; peers with `-O3 -march=native`"),
-        ("date", datetime.date.today().isoformat()),
-    ]
+    return "; ".join([
+        datetime.date.today().isoformat(),
+        first(r"^model name\s*:\s*(.*)$", "/proc/cpuinfo"),
+        f"{output('nproc')} cores",
+        f"{int(memory) / 2**20:.0f} GiB" if memory.isdigit() else memory,
+        first(r'^PRETTY_NAME="(.*)"', "/etc/os-release") + ", " + platform.release(),
+        output("c++", "--version") + " `-O2`, peers with `-O3 -march=native`",
+    ])
 
 
-def page(rows, folder):
-    out = ["# Benchmark results", ""]
-    out += ["Written by `bench/run.sh`. Every row is the median of interleaved turns of decant, the machine's limit and the peers",
-            "in one process. *Limit*: share of the named bound reached. *Peers*: decant divided by the peer, above 1 is better.",
-            "*Error* is against the double-precision oracle.", ""]
-    out += ["|  |  |", "|---|---|"] + [f"| {name} | {text} |" for name, text in environment()] + [""]
+def section(family, rows, folder):
+    """The part of the page about one family."""
+    out = [f"## {family}", "", environment(), ""]
     plots = folder / "plots"
-    families = defaultdict(lambda: defaultdict(list))
+    for old in plots.glob(f"{family}_*.svg"):
+        old.unlink()
+    groups = defaultdict(list)
     for row in rows:
-        families[row["family"]][row["primitive"], row["metric"], row["unit"]].append(row)
-    for family, groups in families.items():
-        out += [f"## {family}", ""]
-        for (primitive, metric, unit), group in groups.items():
-            out += [f"### {primitive}, {metric} in {unit}", ""]
-            for label, key, lines in panels(group):
-                plots.mkdir(parents=True, exist_ok=True)
-                name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}{label}") + ".svg"
-                (plots / name).write_text(plot(f"{family}: {primitive}{label}", unit, key, lines))
-                out += [f"![{family} {primitive}{label}](plots/{name})", ""]
-            out += [f"| policy | context | isa | shape | {unit} | limit | error | peers |", "|---|---|---|---|--:|--:|--:|---|"]
-            for row in group:
-                limit = f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"
-                peers = ", ".join(f"{name} {figure(ratio)}x" for name, ratio in row["peers"].items()) or "–"
-                error = "–" if row["error"] is None else f"{row['error']:.2g}"
-                shape = row["shape"].replace(",", ", ")
-                out.append(f"| {row['policy']} | {row['context']} | {row['isa']} | {shape} | {figure(row['value'])} "
-                           f"| {limit} | {error} | {peers} |")
-            out.append("")
+        groups[row["primitive"], row["metric"], row["unit"]].append(row)
+    for (primitive, metric, unit), group in groups.items():
+        out += [f"### {primitive}, {metric} in {unit}", ""]
+        for label, key, lines in panels(group):
+            plots.mkdir(parents=True, exist_ok=True)
+            name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}{label}") + ".svg"
+            (plots / name).write_text(plot(f"{family}: {primitive}{label}", unit, key, lines))
+            out += [f"![{family} {primitive}{label}](plots/{name})", ""]
+        out += [f"| policy | context | isa | shape | {unit} | limit | error | peers |", "|---|---|---|---|--:|--:|--:|---|"]
+        for row in group:
+            limit = f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"
+            peers = ", ".join(f"{name} {figure(ratio)}x" for name, ratio in row["peers"].items()) or "–"
+            error = "–" if row["error"] is None else f"{row['error']:.2g}"
+            shape = row["shape"].replace(",", ", ")
+            out.append(f"| {row['policy']} | {row['context']} | {row['isa']} | {shape} | {figure(row['value'])} "
+                       f"| {limit} | {error} | {peers} |")
+        out.append("")
     return "\n".join(out)
+
+
+def page(rows, path):
+    """The page with these rows; of families without rows, what `path` says of them."""
+    families = defaultdict(list)
+    for row in rows:
+        families[row["family"]].append(row)
+    old = re.split(r"^(?=## )", path.read_text(), flags=re.M)[1:] if path.exists() else []
+    sections = {re.match(r"## (.*)", text)[1]: text.rstrip() + "\n" for text in old}
+    sections.update((family, section(family, part, path.parent)) for family, part in families.items())
+    head = ["# Benchmark results", "",
+            "Written by `bench/run.sh`. Every row is the median of interleaved turns of decant, the machine's limit and the peers",
+            "in one process. *Limit*: share of the named bound reached. *Peers*: decant divided by the peer, above 1 is better.",
+            "*Error* is against the double-precision oracle, of lossless codecs the share of wrong elements.", ""]
+    return "\n".join(head + [sections[family] for family in sorted(sections)])
 
 
 def main():
@@ -186,7 +199,7 @@ def main():
         print(f"{len(rows)} rows in {arguments.json}")
     if arguments.report:
         arguments.report.parent.mkdir(parents=True, exist_ok=True)
-        arguments.report.write_text(page(rows, arguments.report.parent))
+        arguments.report.write_text(page(rows, arguments.report))
         print(f"report in {arguments.report}")
 
 

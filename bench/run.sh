@@ -2,7 +2,8 @@
 # Sets up a Debian or Ubuntu machine, builds the benchmarks, runs them, and writes the rows and their report.
 #   bench/run.sh [--family FAMILY] [--quick] [--json FILE] [--report FILE] [BENCHMARK-FLAG...]
 # --json: one array, one object a row (default build/rows.json). The report, bench/RESULTS.md with its plots, is
-# renewed by a full run only; --report FILE writes it elsewhere. Further flags go to Google Benchmark.
+# renewed, for the families that run, by runs without --quick and further flags, which go to Google Benchmark; --report
+# FILE writes it elsewhere.
 set -euo pipefail
 here=$(pwd)
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
@@ -18,11 +19,11 @@ while [ $# -gt 0 ]; do
     --json) json=$(absolute "${2:?--json needs a file}"); shift 2 ;;
     --report) report=$(absolute "${2:?--report needs a file}"); shift 2 ;;
     --quick) quick=(--quick); shift ;;
-    -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) flags+=("$1"); shift ;;
   esac
 done
-if [ -z "$report" ] && [ "$family" = '*' ] && [ ${#quick[@]} -eq 0 ] && [ ${#flags[@]} -eq 0 ]; then
+if [ -z "$report" ] && [ ${#quick[@]} -eq 0 ] && [ ${#flags[@]} -eq 0 ]; then
   report=bench/RESULTS.md
 fi
 
