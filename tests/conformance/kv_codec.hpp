@@ -43,13 +43,15 @@ template <class Ctx, class C, class T>
 CodecCall<T> codec_call(Ctx& ctx, const C& codec, const std::vector<T>& x, std::byte fill = std::byte{0}) {
   const index_t n = static_cast<index_t>(x.size());
   const index_t most = max_encoded_size(codec, n);
-  CodecCall<T> call{std::vector<std::byte>(static_cast<std::size_t>(most) + 16, fill), std::vector<T>(x.size())};
+  T untouched;
+  std::memset(static_cast<void*>(&untouched), 0x5a, sizeof untouched);
+  CodecCall<T> call{std::vector<std::byte>(static_cast<std::size_t>(most) + 16, fill),
+                    std::vector<T>(x.size(), untouched)};
   index_t size = -1;
   encode(ctx, codec, View<const T, 1>(x.data(), n), View<std::byte, 1>(call.payload.data(), most), &size);
   REQUIRE((size >= 0 && size <= most));
   for (std::size_t i = 0; i < 16; ++i) REQUIRE(call.payload[static_cast<std::size_t>(most) + i] == fill);
   call.payload.resize(static_cast<std::size_t>(size));
-  std::memset(static_cast<void*>(call.decoded.data()), 0x5a, x.size() * sizeof(T));
   decode(ctx, codec, View<const std::byte, 1>(call.payload.data(), size), View<T, 1>(call.decoded.data(), n));
   return call;
 }
