@@ -1,5 +1,5 @@
-# Header tests, by glob: every header under include/decant compiles alone and twice in one file, all of them meet again in
-# a second object of the same program (a forgotten `inline` is a duplicate symbol), and all survive hostile macros,
+# Header tests, by glob: every public header under include/decant compiles alone and twice in one file, all of them, those
+# in detail/ too, meet again in a second object of the same program (a forgotten `inline` is a duplicate symbol), and all survive hostile macros,
 # -fno-exceptions -fno-rtti, the other compiler, and a bound on their preprocessed size.
 file(GLOB_RECURSE header_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/decant/*.hpp")
 decant_select_sources(${header_files})
@@ -24,8 +24,10 @@ set(system_includes)
 foreach(header IN LISTS header_files)
   cmake_path(RELATIVE_PATH header BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/include/decant" OUTPUT_VARIABLE name)
   string(REPLACE "/" "." name "${name}")
-  header_unit("${name}" "" "${header}" "${header}")
-  list(APPEND units "${unit}")
+  if(NOT name MATCHES "detail\\.")
+    header_unit("${name}" "" "${header}" "${header}")
+    list(APPEND units "${unit}")
+  endif()
   decant_components_of("${header}" needs)
   if(NOT needs)
     list(APPEND plain_headers "${header}")

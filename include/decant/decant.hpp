@@ -2,10 +2,16 @@
 #ifndef DECANT_DECANT_HPP
 #define DECANT_DECANT_HPP
 
+#include "attention/cascade.hpp"
+#include "attention/cascade_plan.hpp"
 #include "attention/dense.hpp"
 #include "attention/mask.hpp"
 #include "attention/policy.hpp"
+#include "attention/santa.hpp"
+#include "attention/santa_scores.hpp"
+#include "attention/sparse_gather.hpp"
 #include "attention/state.hpp"
+#include "attention/tree_mask.hpp"
 #include "codec/policy.hpp"
 #include "codec/splitzip.hpp"
 #include "codec/stored.hpp"

@@ -1,6 +1,7 @@
 // Every attention policy through the suite of attention_policy.hpp.
 
 #include "conformance/attention_policy.hpp"
+#include "decant/attention/santa.hpp"
 
 namespace {
 
@@ -10,6 +11,23 @@ TEST_CASE("AttentionPolicy: Dense over float caches") {
 
 TEST_CASE("AttentionPolicy: Dense over bf16 caches") {
   conformance::attention_policy<decant::bf16>(decant::attention::Dense{.chunk = 100});
+}
+
+// Santa declares its bound for 16 samples per key; the suite's longest sequence has 1500 keys. Plain draws are not
+// within it, and are tested as random numbers (tests/unit/attention/santa_law.cpp).
+using decant::attention::Santa;
+using decant::attention::SantaScheme;
+
+TEST_CASE("AttentionPolicy: Santa over float caches, every scheme with a bound") {
+  for (const SantaScheme scheme : {SantaScheme::stratified, SantaScheme::global_systematic, SantaScheme::flash,
+                                   SantaScheme::prop, SantaScheme::prop_exact, SantaScheme::threshold_systematic}) {
+    INFO(name(scheme));
+    conformance::attention_policy<float>(Santa{.samples = 24000, .scheme = scheme});
+  }
+}
+
+TEST_CASE("AttentionPolicy: Santa over bf16 caches") {
+  conformance::attention_policy<decant::bf16>(Santa{.samples = 24000, .couple_group = true, .layer = 2});
 }
 
 }  // namespace

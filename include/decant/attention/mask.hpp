@@ -26,9 +26,11 @@ concept Mask = std::copyable<M> &&
   // A hint: no key outside is allowed. Anything may be returned that is not too narrow; it is cut to [0, keys).
   { m.range(sequence, query, queries, keys) } -> std::same_as<KeyRange>;
 };
-// Two options: `static constexpr bool whole_range = true` says that everything inside range() is allowed, so that
-// allowed() need not be asked; and a free function validate(mask, sequences, sequence, queries, keys), found by
-// argument-dependent lookup and called for each sequence before anything is written, may throw.
+// Three options: `static constexpr bool whole_range = true` says that everything inside range() is allowed, so that
+// allowed() need not be asked; word(sequence, query, first, count, queries, keys) answers for the keys first + j,
+// j < count <= 64, at once, as the bits j of a std::uint64_t, others 0; and a free function validate(mask, sequences,
+// sequence, queries, keys), found by argument-dependent lookup and called for each sequence before anything is written,
+// may throw.
 
 namespace detail {
 
@@ -36,6 +38,24 @@ template <class M>
 DECANT_HD constexpr bool whole_range() {
   if constexpr (requires { M::whole_range; }) return M::whole_range;
   else return false;
+}
+
+/// Bit j: the query may see key first + j, for j < count <= 64. All of these keys must lie in range().
+template <class M>
+std::uint64_t allowed_word(const M& mask, index_t sequence, index_t query, index_t first, index_t count,
+                           index_t queries, index_t keys) {
+  if constexpr (whole_range<M>()) {
+    return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+  } else if constexpr (requires { mask.word(sequence, query, first, count, queries, keys); }) {
+    return mask.word(sequence, query, first, count, queries, keys);
+  } else {
+    std::uint64_t bits = 0;
+    for (index_t j = 0; j < count; ++j) {
+      const bool allowed = mask.allowed(sequence, query, first + j, queries, keys);
+      bits |= std::uint64_t{allowed} << j;
+    }
+    return bits;
+  }
 }
 
 }  // namespace detail
@@ -89,6 +109,19 @@ struct BitMask {
     const index_t start = offsets.empty() ? 0 : offsets[sequence];
     const index_t bit = query * keys + key;
     return ((bits[start + bit / 8] >> (bit % 8)) & 1) != 0;
+  }
+  DECANT_HD std::uint64_t word(index_t sequence, index_t query, index_t first, index_t count, index_t,
+                               index_t keys) const {
+    const index_t begin = 8 * (offsets.empty() ? 0 : offsets[sequence]) + query * keys + first;
+    std::uint64_t found = 0;
+    for (index_t have = 0; have < count;) {
+      const index_t skip = (begin + have) % 8;
+      const index_t take = 8 - skip < count - have ? 8 - skip : count - have;
+      const std::uint64_t byte = bits[(begin + have) / 8];
+      found |= ((byte >> skip) & ((std::uint64_t{1} << take) - 1)) << have;
+      have += take;
+    }
+    return found;
   }
   DECANT_HD KeyRange range(index_t, index_t, index_t, index_t keys) const { return {0, keys}; }
   /// Whether there is a bit for each query and key of the sequence: what validate() asks, where it cannot throw.

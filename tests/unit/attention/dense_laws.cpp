@@ -11,9 +11,11 @@
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // g++ 12 sees free() meet its own operator new
 #endif
 
-namespace {
+namespace attention_test {
+extern std::atomic<long> allocations;
 std::atomic<long> allocations{0};
-}
+}  // namespace attention_test
+using attention_test::allocations;
 
 // Every way into the heap of this test program is counted.
 void* operator new(std::size_t bytes) {

@@ -130,17 +130,7 @@ std::uint64_t dense_mask_bits(const M& mask, const KeyRange& range, const DenseT
   const index_t low = range.first > first ? range.first - first : 0;
   const index_t high = range.last < first + count ? range.last - first : count;
   if (low >= high) return 0;
-  if constexpr (whole_range<M>()) {
-    const std::uint64_t below = high == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << high) - 1;
-    return below & ~((std::uint64_t{1} << low) - 1);
-  } else {
-    std::uint64_t bits = 0;
-    for (index_t j = low; j < high; ++j) {
-      const bool allowed = mask.allowed(tile.sequence, query, first + j, tile.all_queries, tile.keys);
-      bits |= std::uint64_t{allowed} << j;
-    }
-    return bits;
-  }
+  return allowed_word(mask, tile.sequence, query, first + low, high - low, tile.all_queries, tile.keys) << low;
 }
 
 template <class C, class M>
