@@ -1,10 +1,37 @@
 #pragma once
-// A ParallelFor that claims threads and runs the tasks backwards on this one: whatever depends on order shows.
+// A ParallelFor that claims threads and runs the tasks backwards on this one: whatever depends on order shows. With
+// ThreadSanitizer it has the threads, and whatever tasks share shows.
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "decant/core/cpu.hpp"
 
+#if defined(__SANITIZE_THREAD__)
+#define DECANT_TESTS_SANITIZE_THREADS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define DECANT_TESTS_SANITIZE_THREADS 1
+#endif
+#endif
+
 inline decant::ParallelFor reversed_threads(int threads) {
+#if DECANT_TESTS_SANITIZE_THREADS
+  return {[](void* count, decant::index_t tasks, decant::ParallelFor::Body body, void* data) {
+            std::atomic<decant::index_t> left{tasks};
+            std::vector<std::thread> workers;
+            for (decant::index_t i = 0; i < static_cast<decant::index_t>(reinterpret_cast<std::uintptr_t>(count)); ++i) {
+              workers.emplace_back([&] {
+                for (decant::index_t task = --left; task >= 0; task = --left) body(data, task);
+              });
+            }
+            for (std::thread& worker : workers) worker.join();
+          },
+          reinterpret_cast<void*>(static_cast<std::uintptr_t>(threads)), threads};
+#else
   return {[](void*, decant::index_t tasks, decant::ParallelFor::Body body, void* data) {
             for (decant::index_t i = tasks - 1; i >= 0; --i) body(data, i);
           },
           nullptr, threads};
+#endif
 }

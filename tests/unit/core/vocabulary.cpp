@@ -1,5 +1,6 @@
 // View, Philox, Cpu and the texts of errors.
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -164,16 +165,21 @@ TEST_CASE("Cpu splits ranges without gaps, for any thread count") {
     for (const index_t n : {0, 1, 2, 15, 16, 17, 1000}) {
       for (const index_t grain : {0, 1, 7, 16, 2000}) {
         std::vector<int> times(static_cast<std::size_t>(n), 0);
-        index_t shortest = n;
         const index_t parts = cpu.parts(n, grain);
         REQUIRE((parts <= threads && (n == 0 ? parts == 0 : parts >= 1)));
+        std::vector<index_t> lengths(static_cast<std::size_t>(parts), -1);
+        std::atomic<int> strays{0};
         cpu.parallel_ranges(n, grain, [&](index_t first, index_t last, index_t part) {
-          REQUIRE((part >= 0 && part < parts));
-          shortest = std::min(shortest, last - first);
+          if (part < 0 || part >= parts) {
+            ++strays;
+            return;
+          }
+          lengths[static_cast<std::size_t>(part)] = last - first;
           for (index_t i = first; i < last; ++i) ++times[static_cast<std::size_t>(i)];
         });
+        REQUIRE(strays == 0);
         REQUIRE(times == std::vector<int>(static_cast<std::size_t>(n), 1));
-        REQUIRE(shortest >= std::min(n, grain));
+        for (const index_t length : lengths) REQUIRE(length >= std::min(n, grain));
       }
     }
   }

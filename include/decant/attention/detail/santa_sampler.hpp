@@ -93,7 +93,8 @@ DECANT_HD constexpr index_t santa_tile(const Santa& a, index_t keys) {
 /// The smallest float that is not below x, for 0 < x <= 2^62.
 inline float float_from(std::int64_t x) {
   const auto nearest = static_cast<float>(x);
-  return static_cast<std::int64_t>(nearest) < x ? std::nextafter(nearest, std::numeric_limits<float>::max()) : nearest;
+  constexpr float up = (std::numeric_limits<float>::max)();
+  return static_cast<std::int64_t>(nearest) < x ? std::nextafter(nearest, up) : nearest;
 }
 
 class SantaSampler {
@@ -143,7 +144,7 @@ class SantaSampler {
   }
 
  private:
-  static constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
 
   float* weights(index_t b, index_t g) const { return m_.w + (b * group_ + g) * dense_block; }
   std::int64_t* sums(index_t g) const { return m_.sums + g * spans_; }
