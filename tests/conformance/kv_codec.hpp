@@ -115,7 +115,11 @@ void codec_refuses(Ctx& ctx, const C& codec) {
   CHECK_THROWS_AS(encode(ctx, codec, View<const T, 1>(x.data(), n), room.slice(0, 0, room.extent(0) - 1), &size),
                   decant::ArgumentError);
   CHECK_THROWS_AS(encode(ctx, codec, View<const T, 1>(x.data(), {n / 2}, {2}), room, &size), decant::ArgumentError);
+  const View<std::byte, 1> one_byte(out.data(), {room.extent(0)}, {0});
+  CHECK_THROWS_AS(encode(ctx, codec, View<const T, 1>(x.data(), n), one_byte, &size), decant::ArgumentError);
   CHECK_THROWS_AS(decode(ctx, codec, in, View<T, 1>(y.data(), {n / 2}, {2})), decant::ArgumentError);
+  CHECK_THROWS_AS(decode(ctx, codec, View<const std::byte, 1>(in.data(), {in.extent(0)}, {0}), View<T, 1>(y.data(), n)),
+                  decant::ArgumentError);
   CHECK_THROWS_AS(max_encoded_size(codec, index_t{-1}), decant::ArgumentError);
   CHECK(size == -7);
   CHECK(codec_same_bits(y, untouched));

@@ -21,41 +21,10 @@ void validate_cascade(const CascadeView& plan, const Queries<Q>& q, const C& cac
                       const View<float, 2>& lse, const View<const float, 1>& sinks) {
   constexpr const char* where = "attention::attend";
   validate(cache);
-  const index_t heads = cache.kv_heads();
-  const index_t total = q.rows.extent(0);
-  const index_t query_heads = q.rows.extent(1);
-  require(heads >= 1, where, "cache", "at least 1 KV head", heads);
-  require(query_heads >= heads && query_heads % heads == 0, where, "q",
-          [&] { return "a number of query heads that is a multiple of kv_heads = " + std::to_string(heads); },
-          query_heads);
-  require_equal(q.rows.extent(2), cache.key_dim(), where, "q");
-  require(q.rows.stride(2) == 1, where, "q", "stride 1 along the head dim", q.rows.stride(2));
-  require(q.rows.data() != nullptr || total == 0, where, "q", "data", "a null pointer");
-  if (q.indptr.empty()) {
-    require(total == plan.requests(), where, "q",
-            [&] { return "one query for each of the plan's " + std::to_string(plan.requests()) + " requests"; }, total);
-  } else {
-    require_equal(q.indptr.extent(0), plan.requests() + 1, where, "q.indptr");
-    require(q.indptr[0] == 0, where, "q.indptr", "0 at its beginning", q.indptr[0]);
-    for (index_t r = 0; r < plan.requests(); ++r) {
-      require(q.indptr[r + 1] >= q.indptr[r], where, "q.indptr", "values that never decrease", q.indptr[r + 1]);
-    }
-    require(q.indptr[plan.requests()] == total, where, "q.indptr",
-            [&] { return "the number of queries, " + std::to_string(total); }, q.indptr[plan.requests()]);
-  }
-  require_equal(out.extent(0), total, where, "out");
-  require_equal(out.extent(1), query_heads, where, "out");
-  require_equal(out.extent(2), cache.value_dim(), where, "out");
-  require(out.data() != nullptr || total == 0, where, "out", "data", "a null pointer");
-  if (lse.data() != nullptr || lse.extent(0) != 0 || lse.extent(1) != 0) {
-    require_equal(lse.extent(0), total, where, "lse");
-    require_equal(lse.extent(1), query_heads, where, "lse");
-    require(lse.data() != nullptr || total == 0, where, "lse", "data", "a null pointer");
-  }
-  if (sinks.data() != nullptr || sinks.extent(0) != 0) {
-    require_equal(sinks.extent(0), query_heads, where, "sinks");
-    require(sinks.data() != nullptr, where, "sinks", "data", "a null pointer");
-  }
+  const index_t requests = plan.requests();
+  validate_query_shapes(
+      q, cache, requests, [&] { return "the plan's " + std::to_string(requests) + " requests"; }, out, lse, sinks);
+  validate_indptr(q, requests);
   for (index_t i = 0; i < plan.pieces.extent(0); ++i) {
     const CascadePiece& p = plan.pieces[i];
     require(p.sequence < cache.sequences(), where, "plan",

@@ -60,14 +60,12 @@ Queries(View<Q, 3>, const Indptr&) -> Queries<std::remove_const_t<Q>>;
 
 namespace detail {
 
-/// What can be told without reading lengths, offsets or tables, which may be a device's.
-template <class Q, class C, class O>
-void validate_dense_shapes(const Dense& a, const Queries<Q>& q, const C& cache, const View<O, 3>& out,
-                           const View<float, 2>& lse, const View<const float, 1>& sinks) {
+/// The shapes of any attend() over Queries, of `holders` sequences or requests; whose() names them in errors.
+template <class Q, class C, class Whose, class O>
+void validate_query_shapes(const Queries<Q>& q, const C& cache, index_t holders, const Whose& whose,
+                           const View<O, 3>& out, const View<float, 2>& lse, const View<const float, 1>& sinks) {
   constexpr const char* where = "attention::attend";
-  validate(a);
   const index_t heads = cache.kv_heads();
-  const index_t sequences = cache.sequences();
   const index_t total = q.rows.extent(0);
   const index_t query_heads = q.rows.extent(1);
   require(heads >= 1, where, "cache", "at least 1 KV head", heads);
@@ -78,10 +76,9 @@ void validate_dense_shapes(const Dense& a, const Queries<Q>& q, const C& cache, 
   require(q.rows.stride(2) == 1, where, "q", "stride 1 along the head dim", q.rows.stride(2));
   require(q.rows.data() != nullptr || total == 0, where, "q", "data", "a null pointer");
   if (q.indptr.empty()) {
-    require(total == sequences, where, "q",
-            [&] { return "one query for each of " + std::to_string(sequences) + " sequences"; }, total);
+    require(total == holders, where, "q", [&] { return "one query for each of " + whose(); }, total);
   } else {
-    require_equal(q.indptr.extent(0), sequences + 1, where, "q.indptr");
+    require_equal(q.indptr.extent(0), holders + 1, where, "q.indptr");
   }
   require_equal(out.extent(0), total, where, "out");
   require_equal(out.extent(1), query_heads, where, "out");
@@ -98,22 +95,36 @@ void validate_dense_shapes(const Dense& a, const Queries<Q>& q, const C& cache, 
   }
 }
 
+/// Offsets of `holders` sequences or requests ascend from 0 to the number of queries.
+template <class Q>
+void validate_indptr(const Queries<Q>& q, index_t holders) {
+  constexpr const char* where = "attention::attend";
+  if (q.indptr.empty()) return;
+  const index_t total = q.rows.extent(0);
+  require(q.indptr[0] == 0, where, "q.indptr", "0 at its beginning", q.indptr[0]);
+  for (index_t i = 0; i < holders; ++i) {
+    require(q.indptr[i + 1] >= q.indptr[i], where, "q.indptr", "values that never decrease", q.indptr[i + 1]);
+  }
+  require(q.indptr[holders] == total, where, "q.indptr",
+          [&] { return "the number of queries, " + std::to_string(total); }, q.indptr[holders]);
+}
+
+/// What can be told without reading lengths, offsets or tables, which may be a device's.
+template <class Q, class C, class O>
+void validate_dense_shapes(const Dense& a, const Queries<Q>& q, const C& cache, const View<O, 3>& out,
+                           const View<float, 2>& lse, const View<const float, 1>& sinks) {
+  validate(a);
+  const index_t sequences = cache.sequences();
+  validate_query_shapes(q, cache, sequences, [&] { return std::to_string(sequences) + " sequences"; }, out, lse, sinks);
+}
+
 template <class Q, class C, class O, class M>
 void validate_dense(const Dense& a, const Queries<Q>& q, const C& cache, const View<O, 3>& out,
                     const View<float, 2>& lse, const M& mask, const View<const float, 1>& sinks) {
-  constexpr const char* where = "attention::attend";
   validate(cache);
   validate_dense_shapes(a, q, cache, out, lse, sinks);
   const index_t sequences = cache.sequences();
-  const index_t total = q.rows.extent(0);
-  if (!q.indptr.empty()) {
-    require(q.indptr[0] == 0, where, "q.indptr", "0 at its beginning", q.indptr[0]);
-    for (index_t s = 0; s < sequences; ++s) {
-      require(q.indptr[s + 1] >= q.indptr[s], where, "q.indptr", "values that never decrease", q.indptr[s + 1]);
-    }
-    require(q.indptr[sequences] == total, where, "q.indptr",
-            [&] { return "the number of queries, " + std::to_string(total); }, q.indptr[sequences]);
-  }
+  validate_indptr(q, sequences);
   if constexpr (requires { validate(mask, index_t{}, index_t{}, index_t{}, index_t{}); }) {
     for (index_t s = 0; s < sequences; ++s) {
       const index_t queries = q.indptr.empty() ? 1 : q.indptr[s + 1] - q.indptr[s];

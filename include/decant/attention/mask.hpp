@@ -133,22 +133,32 @@ struct BitMask {
   }
 };
 
+namespace detail {
+
+/// How many of a packed mask's `size` units (bytes, words) are the sequence's: all for one sequence without offsets.
+/// ArgumentError, in the name of `where`, when the offsets do not fit.
+inline index_t mask_room(const char* where, const View<const index_t, 1>& offsets, index_t size, const char* units,
+                         index_t sequences, index_t sequence) {
+  if (offsets.empty()) {
+    require(sequences == 1, where, "offsets",
+            [&] { return "one per sequence and the end, " + std::to_string(sequences + 1); }, 0);
+    return size;
+  }
+  require_equal(offsets.extent(0), sequences + 1, where, "offsets");
+  const index_t first = offsets[sequence];
+  const index_t last = offsets[sequence + 1];
+  require(first >= 0 && last >= first && last <= size, where, "offsets",
+          [&] { return "ascending values up to the mask's " + std::to_string(size) + " " + units; }, last);
+  return last - first;
+}
+
+}  // namespace detail
+
 /// The mask must hold a bit for each query and key of the sequence. O(1) per sequence.
 inline void validate(const BitMask& mask, index_t sequences, index_t sequence, index_t queries, index_t keys) {
   constexpr const char* where = "attention::BitMask";
   const index_t bytes = (queries * keys + 7) / 8;
-  index_t room = mask.bits.extent(0);
-  if (mask.offsets.empty()) {
-    require(sequences == 1, where, "offsets",
-            [&] { return "one per sequence and the end, " + std::to_string(sequences + 1); }, 0);
-  } else {
-    require_equal(mask.offsets.extent(0), sequences + 1, where, "offsets");
-    const index_t first = mask.offsets[sequence];
-    const index_t last = mask.offsets[sequence + 1];
-    require(first >= 0 && last >= first && last <= room, where, "offsets",
-            [&] { return "ascending values up to the mask's " + std::to_string(room) + " bytes"; }, last);
-    room = last - first;
-  }
+  const index_t room = detail::mask_room(where, mask.offsets, mask.bits.extent(0), "bytes", sequences, sequence);
   require(bytes <= room, where, "bits",
           [&] { return "at least " + std::to_string(bytes) + " bytes for sequence " + std::to_string(sequence); },
           room);

@@ -143,22 +143,8 @@ class SantaWorker {
   }
 
   index_t gather_keys(const SantaTask& task, index_t first, const Row** rows) const {
-    using kv::load_row;
-    const DenseTile& tile = task.tile;
     const index_t count = count_at(task, first);
-    if constexpr (kv::PlainCacheView<C>) {
-      for (index_t j = 0; j < count;) {
-        const Row* row = cache_.key(tile.sequence, tile.head, first + j);
-        index_t run = cache_.run(tile.sequence, tile.head, first + j);
-        for (run = run < count - j ? run : count - j; run > 0; --run, row += cache_.key_stride()) rows[j++] = row;
-      }
-    } else {
-      for (index_t j = 0; j < count; ++j) {
-        float* const to = keys_ + j * x_.q_stride;
-        load_row(cache_.key(tile.sequence, tile.head, first + j), x_.key_dim, to);
-        rows[j] = to;
-      }
-    }
+    gather_key_rows(cache_, task.tile, first, count, x_.q_stride, keys_, rows);
     return count;
   }
 

@@ -57,18 +57,7 @@ struct TreeMask {
 /// The mask must hold a row for each query of the sequence. O(1) per sequence.
 inline void validate(const TreeMask& mask, index_t sequences, index_t sequence, index_t queries, index_t) {
   constexpr const char* where = "attention::TreeMask";
-  index_t room = mask.words.extent(0);
-  if (mask.offsets.empty()) {
-    require(sequences == 1, where, "offsets",
-            [&] { return "one per sequence and the end, " + std::to_string(sequences + 1); }, 0);
-  } else {
-    require_equal(mask.offsets.extent(0), sequences + 1, where, "offsets");
-    const index_t first = mask.offsets[sequence];
-    const index_t last = mask.offsets[sequence + 1];
-    require(first >= 0 && last >= first && last <= room, where, "offsets",
-            [&] { return "ascending values up to the mask's " + std::to_string(room) + " words"; }, last);
-    room = last - first;
-  }
+  const index_t room = detail::mask_room(where, mask.offsets, mask.words.extent(0), "words", sequences, sequence);
   require(room >= tree_words(queries), where, "words",
           [&] {
             return "at least " + std::to_string(tree_words(queries)) + " for the " + std::to_string(queries) +

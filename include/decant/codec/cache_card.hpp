@@ -352,7 +352,7 @@ inline CacheCard read_card(View<const std::byte, 1> bytes, const Limits& limits 
   using detail::Tag;
   constexpr const char* where = detail::card_where;
   validate(limits);
-  require(bytes.extent(0) <= 1 || bytes.stride(0) == 1, where, "bytes", "contiguous bytes", bytes.stride(0));
+  require_contiguous(bytes, where, "bytes");
   CacheCard card;
   constexpr index_t head = 8;
   std::uint32_t seen = 0;

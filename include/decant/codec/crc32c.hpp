@@ -42,7 +42,7 @@ inline std::uint32_t crc32c_update(std::uint32_t state, const std::byte* data, s
 /// The CRC32C of `bytes`, which must be contiguous. With `crc`, the result for what came before, it goes on from there:
 /// crc32c(b, crc32c(a)) is the CRC of a followed by b. O(bytes), about 8 bytes a cycle where the instruction is.
 inline std::uint32_t crc32c(View<const std::byte, 1> bytes, std::uint32_t crc = 0) {
-  require(bytes.extent(0) <= 1 || bytes.stride(0) == 1, "codec::crc32c", "bytes", "contiguous bytes", bytes.stride(0));
+  require_contiguous(bytes, "codec::crc32c", "bytes");
   return ~detail::crc32c_update(~crc, bytes.data(), static_cast<std::size_t>(bytes.extent(0)));
 }
 

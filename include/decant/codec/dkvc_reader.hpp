@@ -106,7 +106,7 @@ class Reader {
   /// O(sections), and the META payload's size. `bytes` contiguous; no alignment is needed.
   explicit Reader(View<const std::byte, 1> bytes, const Limits& limits = {}) : bytes_(bytes) {
     validate(limits);
-    require(bytes.extent(0) <= 1 || bytes.stride(0) == 1, where, "bytes", "contiguous bytes", bytes.stride(0));
+    require_contiguous(bytes, where, "bytes");
     const detail::Prologue p = check_prologue(limits);
     check_table(p, limits);
     sections_.reserve(static_cast<std::size_t>(p.section_count));

@@ -218,7 +218,7 @@ inline void encode_bytes(Cpu& cpu, std::uint32_t type, View<const std::byte, 1> 
   constexpr const char* where = "codec::dkvc::encode_bytes";
   validate(checks);
   require(type != tensor_type, where, "type", "not that of tensors", type);
-  require(bytes.extent(0) <= 1 || bytes.stride(0) == 1, where, "bytes", "contiguous bytes", bytes.stride(0));
+  require_contiguous(bytes, where, "bytes");
   std::byte* const room = out.payload_room(bytes.extent(0), checks);
   codec::detail::copy_little_endian(bytes.data(), room, bytes.extent(0), 1);
   out.section.type = type;

@@ -135,11 +135,7 @@ void encode(Cuda& cuda, const SplitZip<T>& codec, View<const T, 1> x, View<std::
   constexpr const char* where = "codec::encode";
   const index_t n = x.extent(0);
   const index_t room = max_encoded_size(codec, n);
-  detail::require_contiguous(x, where, "x");
-  detail::require_contiguous(out, where, "out");
-  require(
-      out.extent(0) >= room, where, "out", [&] { return "at least " + std::to_string(room) + " bytes"; },
-      out.extent(0));
+  detail::require_encode(x, out, room);
   const detail::SplitZipLayout l = detail::splitzip_layout<T>(n, codec.chunk, codec.book.code_bits);
   const auto raw = detail::header_of(detail::splitzip_layout<T>(n, codec.chunk, 0), Codebook{});
   if (l.code_bits == 0 || l.side >= l.raw_bytes) {
@@ -159,8 +155,7 @@ template <SplitZipElement T>
 void decode(Cuda& cuda, const SplitZip<T>& codec, View<const std::byte, 1> in, View<T, 1> y) {
   constexpr const char* where = "codec::decode";
   validate(codec);
-  detail::require_contiguous(in, where, "in");
-  detail::require_contiguous(y, where, "y");
+  detail::require_decode(where, in, y);
   const index_t n = y.extent(0);
   detail::decode_elements(cuda, where, codec, in, {n, 0, n}, y.data());
 }
@@ -171,8 +166,7 @@ template <SplitZipElement T>
 void decode_range(Cuda& cuda, const SplitZip<T>& codec, View<const std::byte, 1> in, index_t first, View<T, 1> y) {
   constexpr const char* where = "codec::decode_range";
   validate(codec);
-  detail::require_contiguous(in, where, "in");
-  detail::require_contiguous(y, where, "y");
+  detail::require_decode(where, in, y);
   require(first >= 0 && first <= detail::splitzip_max_elements, where, "first", "0 to 2^48", first);
   detail::decode_elements(cuda, where, codec, in, {-1, first, first + y.extent(0)}, y.data());
 }

@@ -10,6 +10,7 @@
 
 #include "../core/cpu.hpp"
 #include "codebook.hpp"
+#include "detail/arguments.hpp"
 #include "detail/splitzip_check.hpp"
 #include "detail/splitzip_decode.hpp"
 #include "detail/splitzip_encode.hpp"
@@ -154,11 +155,6 @@ void decode_elements(Cpu& cpu, const char* where, const SplitZip<T>& codec, cons
   check_and_decode<FieldCodecOf<T, 3>>(cpu, where, codec.book, in, l, len_side, first, y, stream_bytes);
 }
 
-template <class T>
-void require_contiguous(const View<T, 1>& v, const char* where, const char* argument) {
-  require(v.extent(0) <= 1 || v.stride(0) == 1, where, argument, "contiguous elements", v.stride(0));
-}
-
 }  // namespace detail
 
 /// x [n] contiguous; out contiguous, at least max_encoded_size(codec, n) bytes; neither needs any alignment, but 64
@@ -166,14 +162,9 @@ void require_contiguous(const View<T, 1>& v, const char* where, const char* argu
 template <SplitZipElement T>
 void encode(Cpu& cpu, const SplitZip<T>& codec, std::type_identity_t<View<const T, 1>> x, View<std::byte, 1> out,
             index_t* size) {
-  constexpr const char* where = "codec::encode";
   const index_t n = x.extent(0);
   const index_t room = max_encoded_size(codec, n);
-  detail::require_contiguous(x, where, "x");
-  detail::require_contiguous(out, where, "out");
-  require(
-      out.extent(0) >= room, where, "out", [&] { return "at least " + std::to_string(room) + " bytes"; },
-      out.extent(0));
+  detail::require_encode(x, out, room);
   *size = detail::encode_elements(cpu, codec, x, out.data(), detail::stream_from());
 }
 
@@ -183,8 +174,7 @@ template <SplitZipElement T>
 void decode(Cpu& cpu, const SplitZip<T>& codec, View<const std::byte, 1> in, std::type_identity_t<View<T, 1>> y) {
   constexpr const char* where = "codec::decode";
   validate(codec);
-  detail::require_contiguous(in, where, "in");
-  detail::require_contiguous(y, where, "y");
+  detail::require_decode(where, in, y);
   detail::decode_elements(cpu, where, codec, in, y.extent(0), 0, y, detail::stream_from());
 }
 
@@ -195,8 +185,7 @@ void decode_range(Cpu& cpu, const SplitZip<T>& codec, View<const std::byte, 1> i
                   std::type_identity_t<View<T, 1>> y) {
   constexpr const char* where = "codec::decode_range";
   validate(codec);
-  detail::require_contiguous(in, where, "in");
-  detail::require_contiguous(y, where, "y");
+  detail::require_decode(where, in, y);
   const index_t n = detail::read_start<T>(where, in).n;
   require(
       first >= 0 && first <= n && y.extent(0) <= n - first, where, "first",
@@ -208,7 +197,7 @@ void decode_range(Cpu& cpu, const SplitZip<T>& codec, View<const std::byte, 1> i
 /// unless the header is one.
 template <SplitZipElement T>
 SplitZip<T> codec_of(const SplitZip<T>& codec, View<const std::byte, 1> in) {
-  detail::require_contiguous(in, "codec::codec_of", "in");
+  require_contiguous(in, "codec::codec_of", "in");
   const detail::SplitZipStart start = detail::read_start<T>("codec::codec_of", in);
   SplitZip<T> found = codec;
   found.chunk = start.chunk;

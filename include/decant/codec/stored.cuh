@@ -23,11 +23,7 @@ template <Storage T>
 void encode(Cuda& cuda, const Stored<T>& codec, View<const T, 1> x, View<std::byte, 1> out, index_t* size) {
   constexpr const char* where = "codec::encode";
   const index_t bytes = max_encoded_size(codec, x.extent(0));
-  require(x.extent(0) <= 1 || x.stride(0) == 1, where, "x", "contiguous elements", x.stride(0));
-  require(out.extent(0) <= 1 || out.stride(0) == 1, where, "out", "contiguous bytes", out.stride(0));
-  require(
-      out.extent(0) >= bytes, where, "out", [&] { return "at least " + std::to_string(bytes) + " bytes"; },
-      out.extent(0));
+  detail::require_encode(x, out, bytes);
   launch(cuda, where, detail::copy_stored<std::byte>, detail::copy_grid(bytes),
          reinterpret_cast<const std::byte*>(x.data()), out.data(), bytes, size, cuda.fault());
 }
@@ -36,8 +32,7 @@ void encode(Cuda& cuda, const Stored<T>& codec, View<const T, 1> x, View<std::by
 template <Storage T>
 void decode(Cuda& cuda, const Stored<T>&, View<const std::byte, 1> in, View<T, 1> y) {
   constexpr const char* where = "codec::decode";
-  require(in.extent(0) <= 1 || in.stride(0) == 1, where, "in", "contiguous bytes", in.stride(0));
-  require(y.extent(0) <= 1 || y.stride(0) == 1, where, "y", "contiguous elements", y.stride(0));
+  detail::require_decode(where, in, y);
   const index_t bytes = y.extent(0) * index_t{sizeof(T)};
   if (in.extent(0) != bytes) ::decant::detail::fail_format(where, "in", bytes, in.extent(0));
   if (bytes == 0) return;

@@ -8,6 +8,7 @@
 
 #include "../core/bytes.hpp"
 #include "../core/cpu.hpp"
+#include "detail/arguments.hpp"
 #include "policy.hpp"
 
 namespace decant::codec {
@@ -58,12 +59,8 @@ index_t max_encoded_size(const Stored<T>&, index_t n) {
 template <Storage T>
 void encode(Cpu&, const Stored<T>& codec, std::type_identity_t<View<const T, 1>> x, View<std::byte, 1> out,
             index_t* size) {
-  constexpr const char* where = "codec::encode";
   const index_t bytes = max_encoded_size(codec, x.extent(0));
-  require(x.extent(0) <= 1 || x.stride(0) == 1, where, "x", "contiguous elements", x.stride(0));
-  require(
-      out.extent(0) >= bytes, where, "out", [&] { return "at least " + std::to_string(bytes) + " bytes"; },
-      out.extent(0));
+  detail::require_encode(x, out, bytes);
   detail::copy_little_endian(x.data(), out.data(), x.extent(0), sizeof(T));
   *size = bytes;
 }
@@ -72,7 +69,7 @@ void encode(Cpu&, const Stored<T>& codec, std::type_identity_t<View<const T, 1>>
 template <Storage T>
 void decode(Cpu&, const Stored<T>&, View<const std::byte, 1> in, std::type_identity_t<View<T, 1>> y) {
   constexpr const char* where = "codec::decode";
-  require(y.extent(0) <= 1 || y.stride(0) == 1, where, "y", "contiguous elements", y.stride(0));
+  detail::require_decode(where, in, y);
   const index_t bytes = y.extent(0) * index_t{sizeof(T)};
   if (in.extent(0) != bytes) decant::detail::fail_format(where, "in", bytes, in.extent(0));
   detail::copy_little_endian(in.data(), y.data(), y.extent(0), sizeof(T));

@@ -179,7 +179,7 @@ constexpr std::uint64_t hash_long(const std::byte* in, index_t size) {
 
 /// XXH3-64 of `bytes`, which must be contiguous. O(bytes).
 inline std::uint64_t xxh3_64(View<const std::byte, 1> bytes) {
-  require(bytes.extent(0) <= 1 || bytes.stride(0) == 1, "codec::xxh3_64", "bytes", "contiguous bytes", bytes.stride(0));
+  require_contiguous(bytes, "codec::xxh3_64", "bytes");
   const index_t size = bytes.extent(0);
   if (size <= 16) return detail::xxh3::hash_up_to_16(bytes.data(), size);
   if (size <= 128) return detail::xxh3::hash_up_to_128(bytes.data(), size);

@@ -102,8 +102,9 @@ class View {
     return n;
   }
 
-  /// True when the elements lie one after another in row-major order.
+  /// True when the elements, if any, lie one after another in row-major order.
   DECANT_HD constexpr bool contiguous() const {
+    if (empty()) return true;
     index_t stride = 1;
     for (int r = Rank - 1; r >= 0; --r) {
       if (extents_[r] != 1 && strides_[r] != stride) return false;
@@ -152,6 +153,13 @@ class View {
 
 template <class T, std::convertible_to<index_t>... Extents>
 View(T*, Extents...) -> View<T, static_cast<int>(sizeof...(Extents))>;
+
+/// Raises ArgumentError unless the elements of `v` lie one after another.
+template <class T>
+void require_contiguous(const View<T, 1>& v, const char* where, const char* argument) {
+  require(v.contiguous(), where, argument,
+          std::is_same_v<std::remove_cv_t<T>, std::byte> ? "contiguous bytes" : "contiguous elements", v.stride(0));
+}
 
 }  // namespace decant
 

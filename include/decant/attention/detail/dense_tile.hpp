@@ -108,6 +108,27 @@ struct DenseScratch {
   }
 };
 
+/// Where keys [first, first + count) of a tile's head lie: in the cache or, where its rows are not read directly, in
+/// `buffer` [count][stride], which then holds them.
+template <class C>
+void gather_key_rows(const C& cache, const DenseTile& tile, index_t first, index_t count, index_t stride, float* buffer,
+                     const typename DenseRow<C>::type** rows) {
+  using kv::load_row;
+  if constexpr (kv::PlainCacheView<C>) {
+    for (index_t j = 0; j < count;) {
+      const auto* row = cache.key(tile.sequence, tile.head, first + j);
+      index_t run = cache.run(tile.sequence, tile.head, first + j);
+      for (run = run < count - j ? run : count - j; run > 0; --run, row += cache.key_stride()) rows[j++] = row;
+    }
+  } else {
+    for (index_t j = 0; j < count; ++j) {
+      float* const to = buffer + j * stride;
+      load_row(cache.key(tile.sequence, tile.head, first + j), cache.key_dim(), to);
+      rows[j] = to;
+    }
+  }
+}
+
 /// Joins `part` into `whole`, chunk after chunk in ascending order. Not inlined, so that it rounds alike everywhere.
 DECANT_NOINLINE inline void dense_fold(const DenseRows& whole, const DenseRows& part, index_t rows, index_t o_stride) {
   for (index_t r = 0; r < rows; ++r) {
@@ -191,7 +212,7 @@ class DenseTileWorker {
     const Row* keys[dense_block];
     const Row* values[dense_block];
     const Row* next[dense_block];
-    gather_keys(tile, first, count, w.keys, keys);
+    gather_key_rows(cache_, tile, first, count, x_.q_stride, w.keys, keys);
     gather_values(tile, first, count, w.values, values);
     // Memory is asked for the values during the scores and for the next block's keys during the sum.
     Ahead<Row> later_values, later_keys;
@@ -199,7 +220,7 @@ class DenseTileWorker {
       later_values = {values, count, x_.value_dim * index_t{sizeof(Row)}};
       const index_t from = first + count;
       const index_t more = end - from < dense_block ? end - from : dense_block;
-      gather_keys(tile, from, more, w.keys, next);
+      gather_key_rows(cache_, tile, from, more, x_.q_stride, w.keys, next);
       later_keys = {next, more, x_.key_dim * index_t{sizeof(Row)}};
     }
     if (tile.wide) {
@@ -252,23 +273,6 @@ class DenseTileWorker {
       }
       float* o = state.o + row * x_.o_stride;
       kernels.values(p, w.alpha + row, x_.group, from, seen, x_.value_dim, o, x_.o_stride, {});
-    }
-  }
-
-  void gather_keys(const DenseTile& tile, index_t first, index_t count, float* buffer, const Row** rows) const {
-    using kv::load_row;
-    if constexpr (kv::PlainCacheView<C>) {
-      for (index_t j = 0; j < count;) {
-        const Row* row = cache_.key(tile.sequence, tile.head, first + j);
-        index_t run = cache_.run(tile.sequence, tile.head, first + j);
-        for (run = run < count - j ? run : count - j; run > 0; --run, row += cache_.key_stride()) rows[j++] = row;
-      }
-    } else {
-      for (index_t j = 0; j < count; ++j) {
-        float* to = buffer + j * x_.q_stride;
-        load_row(cache_.key(tile.sequence, tile.head, first + j), x_.key_dim, to);
-        rows[j] = to;
-      }
     }
   }
 
