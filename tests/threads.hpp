@@ -1,7 +1,9 @@
 #pragma once
-// A ParallelFor that claims threads and runs the tasks backwards on this one: whatever depends on order shows. With
-// ThreadSanitizer it has the threads, and whatever tasks share shows.
+// Ways to run in parallel for tests. real_threads: threads that the sanitizers can follow. reversed_threads: claims
+// threads and runs the tasks backwards on this one, so that whatever depends on order shows; with ThreadSanitizer it
+// has the threads, so that whatever tasks share shows.
 #include <atomic>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -15,12 +17,11 @@
 #endif
 #endif
 
-inline decant::ParallelFor reversed_threads(int threads) {
-#if DECANT_TESTS_SANITIZE_THREADS
+inline decant::ParallelFor real_threads(int threads) {
   return {[](void* count, decant::index_t tasks, decant::ParallelFor::Body body, void* data) {
             std::atomic<decant::index_t> left{tasks};
             std::vector<std::thread> workers;
-            for (decant::index_t i = 0; i < static_cast<decant::index_t>(reinterpret_cast<std::uintptr_t>(count)); ++i) {
+            for (auto i = reinterpret_cast<std::uintptr_t>(count); i > 0; --i) {
               workers.emplace_back([&] {
                 for (decant::index_t task = --left; task >= 0; task = --left) body(data, task);
               });
@@ -28,6 +29,11 @@ inline decant::ParallelFor reversed_threads(int threads) {
             for (std::thread& worker : workers) worker.join();
           },
           reinterpret_cast<void*>(static_cast<std::uintptr_t>(threads)), threads};
+}
+
+inline decant::ParallelFor reversed_threads(int threads) {
+#if DECANT_TESTS_SANITIZE_THREADS
+  return real_threads(threads);
 #else
   return {[](void*, decant::index_t tasks, decant::ParallelFor::Body body, void* data) {
             for (decant::index_t i = tasks - 1; i >= 0; --i) body(data, i);

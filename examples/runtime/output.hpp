@@ -94,16 +94,17 @@ class OutputFile {
 inline void write_json(const std::string& path, const Json& json) {
   struct stat status {};
   const bool direct = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
-  const std::string target = direct ? path : path + ".tmp";
-  std::ofstream file(target, std::ios::binary);
-  file << json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) << "\n";
-  file.close();
-  const bool written = static_cast<bool>(file);
-  if (direct && written) return;
-  if (!written || std::rename(target.c_str(), path.c_str()) != 0) {
-    if (!direct) std::remove(target.c_str());
-    throw decant::Error("cannot write " + path);
+  const std::string text = json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+  if (direct) {
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) throw decant::Error("cannot write " + path);
+    return;
   }
+  OutputFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 }  // namespace runtime

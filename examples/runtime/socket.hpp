@@ -1,4 +1,4 @@
-// Stream sockets between two processes: TCP addresses as "127.0.0.1:7070" and Unix ones as "unix:/tmp/kv.sock". Every
+// Stream sockets between two processes: TCP addresses as "127.0.0.1:7070" and Unix ones as "unix:kv.sock". Every
 // wait has a time limit, so that a peer that hangs is an error like one that is gone.
 #pragma once
 

@@ -42,8 +42,7 @@ void attention_results(Ctx& ctx, const A& policy) {
 
     // Threads.
     if constexpr (is_cpu<Ctx>) {
-      Threads threads(3);
-      decant::Cpu parallel(threads.parallel());
+      decant::Cpu parallel(real_threads(3));
       parallel.set_isa(ctx.isa());
       CHECK(attend_to(parallel, policy, p, DenseCache<T>(p).view).same_bits(r));
     }

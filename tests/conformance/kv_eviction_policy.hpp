@@ -15,7 +15,7 @@
 #include "decant/kv/policies.hpp"
 #include "decant/kv/ragged_kv.hpp"
 #include "oracle/kv_layer.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 namespace conformance {
 

@@ -1,6 +1,7 @@
 // What shared-prefix attention promises beside its numbers: no dependence on threads or on the order of requests and
 // segments, every row read once, no allocation in a second call, any cache view, and errors that name the argument.
 
+#include "allocations.hpp"
 #include "catch_compat.hpp"
 #include "forest.hpp"
 
@@ -43,8 +44,6 @@ inline void validate(const CountingCache&) {}
 
 namespace attention_test {
 
-extern std::atomic<long> allocations;  // of the whole test program: dense_laws.cpp
-
 namespace {
 
 TEST_CASE("Cascade: threads change no bit") {
@@ -56,8 +55,7 @@ TEST_CASE("Cascade: threads change no bit") {
     Cpu serial;
     const Result expected = run_cascade(serial, p, f.flat, cache.view, a);
     for (const int count : {2, 3, 8}) {
-      Threads threads(count);
-      Cpu cpu(threads.parallel());
+      Cpu cpu(real_threads(count));
       CHECK(run_cascade(cpu, p, f.flat, cache.view, a).same_bits(expected));
     }
   }
@@ -208,26 +206,7 @@ TEST_CASE("Cascade: the second call allocates nothing, caller memory of the high
     attend(cpu, a, p, f.flat.views(), cache.view, View<float, 3>(r.o.data(), f.flat.total(), 6, 12),
            View<float, 2>(r.lse.data(), f.flat.total(), 6));
   };
-  Cpu cpu;
-  long before = allocations;
-  call(cpu);
-  CHECK(allocations > before);
-  const Result expected = r;
-  before = allocations;
-  call(cpu);
-  CHECK(allocations == before);
-  const std::size_t bytes = cpu.workspace().high_water() + 64;
-  std::vector<std::byte> memory(bytes);
-  Cpu fixed(ParallelFor{}, memory.data(), bytes);
-  before = allocations;
-  call(fixed);
-  CHECK(allocations == before);
-  CHECK(r.same_bits(expected));
-  Cpu tight(ParallelFor{}, memory.data(), 1000);
-  std::fill(r.o.begin(), r.o.end(), 7.0f);
-  const Result untouched = r;
-  CHECK_THROWS_AS(call(tight), WorkspaceError);
-  CHECK(r.same_bits(untouched));
+  check_workspace(r, call);
 }
 
 TEST_CASE("Cascade: a plan is a value, and nothing to do is no error") {

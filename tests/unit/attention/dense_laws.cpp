@@ -1,6 +1,7 @@
 // What holds for attention whatever the numbers are, and what decant promises beyond: no dependence on threads, on the
 // rest of the batch, or on chunks beyond rounding; NaN stays where it is seen; no allocation in a second call.
 
+#include "allocations.hpp"
 #include "catch_compat.hpp"
 #include "problem.hpp"
 
@@ -12,7 +13,6 @@
 #endif
 
 namespace attention_test {
-extern std::atomic<long> allocations;
 std::atomic<long> allocations{0};
 }  // namespace attention_test
 using attention_test::allocations;
@@ -202,8 +202,7 @@ TEST_CASE("Dense: threads change no bit") {
       const Result expected = run(serial, p, cache.view, a, Causal{}, sinks);
       const Result window = run(serial, p, cache.view, a, Window{700});
       for (const int count : {2, 3, 8}) {
-        Threads threads(count);
-        Cpu cpu(threads.parallel());
+        Cpu cpu(real_threads(count));
         for (int repeat = 0; repeat < 3; ++repeat) {
           CHECK(run(cpu, p, cache.view, a, Causal{}, sinks).same_bits(expected));
           CHECK(run(cpu, p, cache.view, a, Window{700}).same_bits(window));
@@ -276,28 +275,7 @@ TEST_CASE("Dense: the second call allocates nothing, and caller memory of the hi
     attend(cpu, Dense{}, p.views(), cache.view, View<float, 3>(r.o.data(), p.total(), 6, 16),
            View<float, 2>(r.lse.data(), p.total(), 6));
   };
-  Cpu cpu;
-  long before = allocations;
-  call(cpu);
-  CHECK(allocations > before);  // the counter counts
-  before = allocations;
-  call(cpu);
-  CHECK(allocations == before);
-  const Result expected = r;
-
-  const std::size_t bytes = cpu.workspace().high_water() + 64;
-  std::vector<std::byte> memory(bytes);
-  Cpu fixed(ParallelFor{}, memory.data(), bytes);
-  before = allocations;
-  call(fixed);
-  CHECK(allocations == before);
-  CHECK(r.same_bits(expected));
-
-  Cpu tight(ParallelFor{}, memory.data(), 1000);
-  std::fill(r.o.begin(), r.o.end(), 7.0f);
-  const Result untouched = r;
-  CHECK_THROWS_AS(call(tight), WorkspaceError);
-  CHECK(r.same_bits(untouched));
+  check_workspace(r, call);
 }
 
 }  // namespace

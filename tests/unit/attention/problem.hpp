@@ -3,7 +3,6 @@
 // out afterwards, so that two layouts hold the same numbers and what surrounds them can be poison.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -11,7 +10,6 @@
 #include <limits>
 #include <numeric>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "decant/attention/dense.hpp"
@@ -19,6 +17,7 @@
 #include "decant/kv/paged_kv.hpp"
 #include "decant/kv/ragged_kv.hpp"
 #include "oracle/attention.hpp"
+#include "threads.hpp"
 
 namespace attention_test {
 
@@ -270,24 +269,5 @@ inline std::vector<decant::Isa> paths() {
   if (decant::best_isa() >= decant::Isa::avx512) all.push_back(decant::Isa::avx512);
   return all;
 }
-
-/// Real threads, which take tasks in whatever order they come to them.
-struct Threads {
-  int count;
-
-  explicit Threads(int n) : count(n) {}
-  decant::ParallelFor parallel() {
-    return {[](void* state, index_t tasks, decant::ParallelFor::Body body, void* data) {
-              std::atomic<index_t> next{0};
-              std::vector<std::thread> threads;
-              for (int i = 0; i < static_cast<Threads*>(state)->count; ++i)
-                threads.emplace_back([&] {
-                  for (index_t task = next++; task < tasks; task = next++) body(data, task);
-                });
-              for (std::thread& t : threads) t.join();
-            },
-            this, count};
-  }
-};
 
 }  // namespace attention_test

@@ -188,8 +188,7 @@ TEST_CASE("Santa: draws do not depend on the queries beside, nor on threads; req
     const Santa a{.samples = 20, .scheme = scheme};
     on_every_path([&](Cpu& cpu) {
       const Result all = draw(cpu, p, DenseCache<float>(p).view, a);
-      Threads threads(3);
-      Cpu parallel(threads.parallel());
+      Cpu parallel(real_threads(3));
       parallel.set_isa(cpu.isa());
       CHECK(draw(parallel, p, DenseCache<float>(p).view, a).same_bits(all));
       // Query 12 of sequence 0 alone: the first 73 tokens and one query.
@@ -225,8 +224,7 @@ TEST_CASE("Santa: scores in pieces for many threads change no bit") {
       const Santa a{.samples = 100, .scheme = scheme};
       const Result expected = draw(serial, p, cache.view, a);
       for (const int count : {2, 4, 9}) {
-        Threads threads(count);
-        Cpu parallel(threads.parallel());
+        Cpu parallel(real_threads(count));
         CHECK(draw(parallel, p, cache.view, a).same_bits(expected));
       }
     }

@@ -56,8 +56,7 @@ void against_definition(index_t group, index_t dim) {
       }
     for (const Isa isa : paths()) {
       INFO(name(isa) << " " << name(dtype_of<T>) << " group " << group << " shared " << shared);
-      Threads threads(3);
-      Cpu serial, parallel(threads.parallel());
+      Cpu serial, parallel(real_threads(3));
       serial.set_isa(isa);
       parallel.set_isa(isa);
       const auto run_on = [&](Cpu& cpu, const auto& cache) {

@@ -180,8 +180,7 @@ TEST_CASE("BernoulliQuery: many draws give the scores, over every layout, path, 
   for (const index_t page_size : {1, 7, 16, 64, 128})
     for (const Isa isa : paths()) {
       INFO("page " << page_size << " " << name(isa));
-      Threads threads(3);
-      Cpu cpu, parallel(threads.parallel());
+      Cpu cpu, parallel(real_threads(3));
       cpu.set_isa(isa);
       parallel.set_isa(isa);
       const FeatureMajor<float> keys(p, page_size);

@@ -114,8 +114,7 @@ TEST_CASE("merge: many parts at once, none, in place, and on threads") {
   for (std::size_t i = 1; i < owned.size(); ++i) folded = merged(folded, owned[i]);
   CHECK(distance(all, folded) < 1e-6);
 
-  Threads threads(3);
-  Cpu parallel(threads.parallel());
+  Cpu parallel(real_threads(3));
   OwnedState same(5, 3, 17);
   merge(parallel, View<const State<const float>, 1>(parts), same.out());
   CHECK(same.same_bits(all));

@@ -5,37 +5,14 @@
 #include <cstdlib>
 #include <thread>
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "dkvc_data.hpp"
+#include "temporary_folder.hpp"
 
 namespace dkvc_test {
 namespace {
-
-/// A folder of its own for each test.
-class Folder {
- public:
-  Folder() { REQUIRE(::mkdtemp(path_) != nullptr); }
-  ~Folder() {
-    for (const std::string& name : names()) ::unlink((path_ + ("/" + name)).c_str());
-    ::rmdir(path_);
-  }
-  std::string file(const char* name) const { return path_ + std::string("/") + name; }
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    DIR* const folder = ::opendir(path_);
-    while (const dirent* entry = ::readdir(folder)) {
-      if (entry->d_name[0] != '.') found.push_back(entry->d_name);
-    }
-    ::closedir(folder);
-    return found;
-  }
-
- private:
-  char path_[64] = "/tmp/decant_dkvc_XXXXXX";
-};
 
 Writer writer_of(index_t layers, index_t size, std::uint64_t seed) {
   Cpu cpu;
@@ -51,7 +28,7 @@ Writer writer_of(index_t layers, index_t size, std::uint64_t seed) {
 }
 
 TEST_CASE("dkvc file: written, mapped, read", "[codec][dkvc][file]") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Writer writer = writer_of(2, 5000, 1);
   dkvc::write_file(folder.file("cache"), writer);
   CHECK(folder.names() == std::vector<std::string>{"cache"});
@@ -70,9 +47,9 @@ TEST_CASE("dkvc file: written, mapped, read", "[codec][dkvc][file]") {
 }
 
 TEST_CASE("dkvc file: what cannot be opened or written", "[codec][dkvc][file]") {
-  const Folder folder;
+  const TemporaryFolder folder;
   CHECK_THROWS_WITH(dkvc::MappedFile(folder.file("none")), catch_compat::contains("No such file"));
-  CHECK_THROWS_AS(dkvc::MappedFile("/tmp"), dkvc::IoError);
+  CHECK_THROWS_AS(dkvc::MappedFile(folder.path()), dkvc::IoError);
   CHECK_THROWS_AS(dkvc::write_file(folder.file("none/cache"), Writer()), dkvc::IoError);
   // An empty file maps, and is no DKVC file.
   ::close(::open(folder.file("empty").c_str(), O_CREAT | O_WRONLY, 0600));
@@ -80,7 +57,7 @@ TEST_CASE("dkvc file: what cannot be opened or written", "[codec][dkvc][file]") 
 }
 
 TEST_CASE("dkvc file: a write that fails leaves what was there", "[codec][dkvc][file]") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Writer old = writer_of(1, 100, 1);
   dkvc::write_file(folder.file("cache"), old);
   // Files larger than 64 KiB are forbidden for a moment.
@@ -105,7 +82,7 @@ TEST_CASE("dkvc file: a write that fails leaves what was there", "[codec][dkvc][
 }
 
 TEST_CASE("dkvc file: under its name there is never half of one", "[codec][dkvc][file]") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Writer writers[2] = {writer_of(2, 300000, 1), writer_of(2, 300000, 2)};
   const Bytes files[2] = {writers[0].write(), writers[1].write()};
   std::uint64_t random = 5;
@@ -132,7 +109,7 @@ TEST_CASE("dkvc file: under its name there is never half of one", "[codec][dkvc]
 }
 
 TEST_CASE("dkvc file: several threads share one reader of one mapped file", "[codec][dkvc][file]") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const index_t layers = 4;
   const index_t size = 60000;
   dkvc::write_file(folder.file("cache"), writer_of(layers, size, 9));

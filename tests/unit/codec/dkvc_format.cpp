@@ -1,5 +1,5 @@
 // DKVC files: the golden bytes, the layout's arithmetic, what a writer writes and a reader finds.
-#include "../core/reversed_threads.hpp"
+#include "threads.hpp"
 #include "dkvc_data.hpp"
 
 /// A user's codec in a user's namespace: a run's element, once. Decodes to far more than it stores.

@@ -1,7 +1,7 @@
 // SplitZip writes the bytes of its description, on every path and any number of threads, and reads them back.
 #include "catch_compat.hpp"
 #include "unit/codec/splitzip_data.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "decant/core/random.hpp"
 #include "decant/core/scan.hpp"
 #include "decant/core/softmax.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 #include "catch_compat.hpp"
 #include "decant/core/random.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "decant/core/cpu.hpp"
 #include "decant/core/random.hpp"
 #include "decant/core/view.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 #if __has_include(<span>)
 #include <span>
@@ -91,6 +91,7 @@ TEST_CASE("a view indexes, slices and broadcasts") {
   REQUIRE(View<int, 2>(memory.data(), {1, 4}, {77, 1}).contiguous());  // the stride of one row does not matter
   const View<int, 2> none;
   REQUIRE((none.empty() && none.data() == nullptr && none.extent(1) == 0));
+  REQUIRE((none.contiguous() && View<int, 1>().contiguous()));
   v(0, 0, 0) = -5;
   REQUIRE(memory[0] == -5);
   const std::int32_t rank_from_int = 3;

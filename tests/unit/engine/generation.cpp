@@ -3,11 +3,11 @@
 #include "engine.hpp"
 
 #include <filesystem>
-#include <thread>
 
 #include "catch_compat.hpp"
 #include "generate.hpp"
 #include "../runtime/loaded_model.hpp"
+#include "threads.hpp"
 
 namespace runtime_test {
 namespace {
@@ -17,20 +17,6 @@ using runtime::Evict;
 using runtime::Logits;
 using runtime::parse_cache;
 using runtime::Tokens;
-
-/// Two threads, without a runtime that sanitizers cannot follow.
-decant::ParallelFor two_threads() {
-  decant::ParallelFor p;
-  p.threads = 2;
-  p.run = [](void*, index_t tasks, decant::ParallelFor::Body body, void* data) {
-    std::thread other([=] {
-      for (index_t i = 1; i < tasks; i += 2) body(data, i);
-    });
-    for (index_t i = 0; i < tasks; i += 2) body(data, i);
-    other.join();
-  };
-  return p;
-}
 
 AnyStack stack_of(const std::string& composition, const Loaded& model) {
   return runtime::parse_composition(composition, model.config).stack;
@@ -60,7 +46,7 @@ TEST_CASE("engine: greedy text is the same in every cache layout and with 1 or 2
         for (const int threads : {1, 2}) {
           INFO(composition << ", " << layout << ", " << dtype << ", " << threads << " threads");
           const auto got =
-              greedy(model, stack, prompt, 40, layout, dtype, threads == 2 ? two_threads() : decant::ParallelFor{});
+              greedy(model, stack, prompt, 40, layout, dtype, threads == 2 ? real_threads(2) : decant::ParallelFor{});
           CHECK(got.tokens == expected.tokens);
           CHECK(got.kv_bytes == expected.kv_bytes);
         }

@@ -3,7 +3,7 @@
 #include <new>
 
 #include "conformance/cache_fixtures.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "decant/kv/policies.hpp"
 #include "decant/kv/ragged_kv.hpp"
 #include "oracle/kv_scores.hpp"
-#include "unit/core/reversed_threads.hpp"
+#include "threads.hpp"
 
 namespace {
 
