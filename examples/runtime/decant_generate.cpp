@@ -1,11 +1,11 @@
 // decant-generate: text from a Llama checkpoint under any composition of policies, and a table that compares several.
 //   decant-generate --model examples/model --prompt-file examples/model/prompt.txt --evict capkv:0.25
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "generate.hpp"
@@ -38,9 +38,7 @@ struct Result {
   double median_of(double Generation::*field) const {
     std::vector<double> values;
     for (const Generation& g : generations) values.push_back(g.*field);
-    std::sort(values.begin(), values.end());
-    const std::size_t middle = values.size() / 2;
-    return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+    return median(std::move(values));
   }
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <decant/codec/dkvc_file.hpp>
+#include <decant/codec/mapped_file.hpp>
 #include <decant/stack.hpp>
 
 #include "kv_dump.hpp"

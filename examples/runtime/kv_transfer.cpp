@@ -324,10 +324,6 @@ struct Result {
   std::vector<double> coded_seconds;
   std::optional<Tokens> text;
 
-  static double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  }
   double plain() const { return median(plain_seconds); }
   double coded() const { return median(coded_seconds); }
   double speedup() const { return plain() / coded(); }

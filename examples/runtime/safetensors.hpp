@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <decant/core/bytes.hpp>
 #include <decant/core/dtype.hpp>
 #include <decant/core/view.hpp>
 
@@ -41,7 +42,7 @@ inline std::string shown(const std::vector<index_t>& shape) {
 /// One safetensors file.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path) : path_(path), file_(path) {
+  explicit SafetensorsFile(const std::string& path) : path_(path), file_(map_file(path)) {
     const JsonObject header = read_header();
     for (const auto& [name, entry] : header.json().items()) {
       if (name == "__metadata__")
@@ -59,16 +60,17 @@ class SafetensorsFile {
   static constexpr std::uint64_t max_header = 100'000'000;  // the reference implementation's limit
 
   JsonObject read_header() {
-    if (file_.size() < 8) bad_format(path_, "at least 8 bytes", std::to_string(file_.size()));
-    std::uint64_t length = 0;
-    for (int i = 7; i >= 0; --i) length = length << 8 | std::to_integer<std::uint64_t>(file_.data()[i]);
-    const std::uint64_t room = std::min<std::uint64_t>(file_.size() - 8, max_header);
+    const std::byte* const bytes = file_.bytes().data();
+    const auto size = static_cast<std::size_t>(file_.bytes().extent(0));
+    if (size < 8) bad_format(path_, "at least 8 bytes", std::to_string(size));
+    const auto length = decant::load_le<std::uint64_t>(bytes);
+    const std::uint64_t room = std::min<std::uint64_t>(size - 8, max_header);
     if (length > room) {
       bad_format(path_ + ": header length", "at most " + std::to_string(room) + " bytes", std::to_string(length));
     }
-    const char* text = reinterpret_cast<const char*>(file_.data()) + 8;
-    body_ = file_.data() + 8 + length;
-    body_bytes_ = static_cast<index_t>(file_.size() - 8 - length);
+    const char* text = reinterpret_cast<const char*>(bytes) + 8;
+    body_ = bytes + 8 + length;
+    body_bytes_ = static_cast<index_t>(size - 8 - length);
     const std::string where = path_ + ": header";
     return {parse_object({text, static_cast<std::size_t>(length)}, where), where};
   }

@@ -1,5 +1,6 @@
 // DKVC files on disk: written whole or not at all, mapped, read by several threads at once.
 #include "decant/codec/dkvc_file.hpp"
+#include "decant/codec/mapped_file.hpp"
 
 #include <csignal>
 #include <cstdlib>

@@ -187,17 +187,11 @@ SplitZipVerdict check_groups(const std::byte* payload, const SplitZipLayout& l, 
 /// The bits between one part of the fixed sections and the next.
 template <class F>
 bool check_padding(const std::byte* payload, const SplitZipLayout& l) {
-  for (int p = 0; p < plane_count(F::code_bits); ++p) {
-    const int width = plane_width(F::code_bits, p);
-    const index_t bytes = align_64(plane_bytes(width, l.n));
-    if (!is_zero_from(payload + l.code[p], l.n * width, bytes)) return false;
-  }
-  for (int p = 0; p < plane_count(F::rest_bits); ++p) {
-    const int width = plane_width(F::rest_bits, p);
-    const index_t bytes = align_64(plane_bytes(width, l.n));
-    if (!is_zero_from(payload + l.rest[p], l.n * width, bytes)) return false;
-  }
-  return is_zero_from(payload + l.directory, 16 * l.chunks, l.super - l.directory) &&
+  bool zero = true;
+  each_plane<F>(l, [&](index_t offset, int width) {
+    zero = zero && is_zero_from(payload + offset, l.n * width, align_64(plane_bytes(width, l.n)));
+  });
+  return zero && is_zero_from(payload + l.directory, 16 * l.chunks, l.super - l.directory) &&
          is_zero_from(payload + l.super, 64 * l.groups, l.side - l.super);
 }
 

@@ -53,14 +53,10 @@ void encode_chunks(const EncodeKernels<T>& kernels, const SplitZipTables& tables
 template <class F, class T>
 index_t encode_coded(Cpu& cpu, bool stream, const SplitZipTables& tables, const T* x, const SplitZipLayout& l,
                      std::byte* payload) {
-  for (int p = 0; p < plane_count(F::code_bits); ++p) {
-    const index_t bytes = plane_bytes(plane_width(F::code_bits, p), l.n);
-    std::memset(payload + l.code[p] + bytes, 0, static_cast<std::size_t>(align_64(bytes) - bytes));
-  }
-  for (int p = 0; p < plane_count(F::rest_bits); ++p) {
-    const index_t bytes = plane_bytes(plane_width(F::rest_bits, p), l.n);
-    std::memset(payload + l.rest[p] + bytes, 0, static_cast<std::size_t>(align_64(bytes) - bytes));
-  }
+  each_plane<F>(l, [&](index_t offset, int width) {
+    const index_t bytes = plane_bytes(width, l.n);
+    std::memset(payload + offset + bytes, 0, static_cast<std::size_t>(align_64(bytes) - bytes));
+  });
   stream = stream && is_line(payload);
   const EncodeKernels<T> kernels = encode_kernels<F, T>(cpu.isa(), stream);
   const index_t grain = 1 + splitzip_grain / l.chunk;

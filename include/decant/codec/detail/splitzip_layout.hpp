@@ -120,6 +120,13 @@ DECANT_HD constexpr SplitZipLayout splitzip_layout(index_t n, index_t chunk, int
   return l;
 }
 
+/// Calls call(offset, width) for every plane of a coded payload: codes, then rests.
+template <class F, class Call>
+void each_plane(const SplitZipLayout& l, const Call& call) {
+  for (int p = 0; p < plane_count(F::code_bits); ++p) call(l.code[p], plane_width(F::code_bits, p));
+  for (int p = 0; p < plane_count(F::rest_bits); ++p) call(l.rest[p], plane_width(F::rest_bits, p));
+}
+
 /// Byte offsets in the header.
 struct SplitZipHeader {
   static constexpr index_t chunk = 0, code_bits = 4, flags = 5, zero = 6, codebook = 8, n = 24, len_code = 32,
