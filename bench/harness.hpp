@@ -15,7 +15,7 @@
 //                   row.measure({.ours = [&] { attend(cpu, ...); },
 //                                .limit = bench::stream_read(cpu, keys.bytes()),
 //                                .peers = {{"eigen", [&] { ... }}},
-//                                .bytes = double(keys.bytes()),  // then the figure is GB/s; .items: Mitems/s; else us
+//                                .bytes = double(keys.bytes()),  // GB/s; .items: Mitems/s; .flops: GFLOP/s; else us
 //                                .error = relative_error(...)});  // against the oracle, always
 //                 });
 //     return suite.run();
@@ -95,6 +95,7 @@ struct Measurement {
   std::function<double(const Call&)> clock = {};  // seconds of one call, where the host's clock does not tell (a GPU)
   double bytes = 0;
   double items = 0;
+  double flops = 0;
   std::optional<double> error = {};
 };
 
@@ -179,6 +180,7 @@ class Row {
     }
     if (m.bytes > 0) set("bandwidth", "GB/s", m.bytes / ours * 1e-9);
     else if (m.items > 0) set("rate", "Mitem/s", m.items / ours * 1e-6);
+    else if (m.flops > 0) set("compute", "GFLOP/s", m.flops / ours * 1e-9);
     else set("time", "us", ours * 1e6);
     error_ = m.error;
   }

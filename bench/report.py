@@ -19,6 +19,7 @@ from html import escape
 from pathlib import Path
 
 MOST_LINES = 20  # that a plot has room for
+MOST_PEERS = 6  # that a table has columns for
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b"]
 
 
@@ -37,52 +38,108 @@ def peer_value(row, ratio):
     return row["value"] * ratio if row["unit"] in ("us", "ms", "s") else row["value"] / ratio
 
 
+def values_of(rows, key):
+    """A shape key's values, in the order of rows; None where a row has no such key."""
+    return list(dict.fromkeys(shape_of(row).get(key) for row in rows))
+
+
+def keys_of(rows):
+    return list(dict.fromkeys(key for row in rows for key in shape_of(row)))
+
+
+def is_number(text):
+    return text is not None and re.fullmatch(r"[\d.]+", text) is not None
+
+
 def size_key(rows):
-    """The shape key that the plot's x axis shows: the first numeric one that varies."""
-    shapes = [shape_of(row) for row in rows]
-    for key in shapes[0]:
-        values = {shape.get(key) for shape in shapes}
-        if len(values) > 1 and all(v and re.fullmatch(r"[\d.]+", v) for v in values):
-            return key
-    return None
+    """The shape key that the plot's x axis shows: the numeric one that makes the fewest lines, of equals the first."""
+    keys = [key for key in keys_of(rows) if len(values_of(rows, key)) > 1 and all(map(is_number, values_of(rows, key)))]
+    return min(keys, key=lambda key: len(series_of(rows, key, False)), default=None)
 
 
-def series_of(rows, key):
-    """Name of each line -> its points; peers are lines of their own."""
+def series_of(rows, key, peers):
+    """Name of each line -> its points; the limit and the peers are lines of their own."""
     several = lambda field: len({row[field] for row in rows}) > 1
+    varied = [k for k in keys_of(rows) if k != key and len(values_of(rows, k)) > 1]
     lines = defaultdict(list)
     for row in rows:
         shape = shape_of(row)
-        rest = ",".join(f"{k}={v}" for k, v in shape.items() if k != key and len({shape_of(r).get(k) for r in rows}) > 1)
+        rest = ",".join(f"{k}={shape[k]}" for k in varied if k in shape)
         name = " ".join([row["policy"]] + [row[f] for f in ("context", "isa") if several(f)] + ([rest] if rest else []))
         other = "".join(f" {text}" for text in (row["context"] if several("context") else "", rest) if text)
         x = float(shape[key])
         lines[name, False].append((x, row["value"]))
         if row["ratio_to_limit"]:
             lines[row["limit"] + other, True].append((x, peer_value(row, row["ratio_to_limit"])))
-        for peer, ratio in row["peers"].items():
+        for peer, ratio in row["peers"].items() if peers else ():
             if ratio:
                 lines[peer + other, True].append((x, peer_value(row, ratio)))
     return {line: sorted(dict(points).items()) for line, points in lines.items()}
 
 
 def panels(rows, label=""):
-    """(label, x axis, lines) of each plot: one, or, where it would show too much, one a value of a shape key that is text."""
+    """(label, x axis, lines) of each plot: one, or, where it would show too much, one a value of a shape key that is text.
+    Where that is too much still, without peers: the table has them."""
     key = size_key(rows)
-    lines = series_of(rows, key) if key else {}
+    lines = series_of(rows, key, True) if key else {}
     if not key or len(lines) > MOST_LINES:
-        shapes = [shape_of(row) for row in rows]
-        for name in shapes[0]:
-            values = list(dict.fromkeys(shape.get(name) for shape in shapes))
-            if len(values) > 1 and not all(v and re.fullmatch(r"[\d.]+", v) for v in values):
-                parts = ([row for row, shape in zip(rows, shapes) if shape.get(name) == v] for v in values)
+        for name in keys_of(rows):
+            values = values_of(rows, name)
+            if len(values) > 1 and not all(v is None or is_number(v) for v in values):
+                parts = ([row for row in rows if shape_of(row).get(name) == v] for v in values)
                 return [panel for v, part in zip(values, parts) for panel in panels(part, f"{label} {name}={v}")]
-    return [(label, key, lines)] if key else []
+        lines = series_of(rows, key, False) if key else {}
+    lines = {name: points for name, points in lines.items() if len(points) > 1}  # the others are in the table
+    return [(label, key, lines)] if lines else []
+
+
+def alike(rows):
+    """Rows of policies whose shapes have the same keys stand in one table."""
+    keys = {policy: [set(shape_of(row)) for row in rows if row["policy"] == policy] for policy in {r["policy"] for r in rows}}
+    groups = defaultdict(list)
+    for row in rows:
+        groups[frozenset(set.intersection(*keys[row["policy"]]))].append(row)
+    return list(groups.values())
+
+
+def table(rows):
+    """What is the same in all rows stands above the table; the keys of the shape that vary, and peers, are columns."""
+    columns = {}  # header -> cell of a row
+    same = []
+    for field in ("policy", "context", "isa"):
+        if len({row[field] for row in rows}) > 1:
+            columns[field] = lambda row, field=field: row[field]
+        else:
+            same.append(rows[0][field])
+    for key in keys_of(rows):
+        if len(values_of(rows, key)) > 1:
+            columns[key] = lambda row, key=key: shape_of(row).get(key, "–")
+        else:
+            same.append(f"{key}={shape_of(rows[0])[key]}")
+    texts = len(columns)
+    columns[rows[0]["unit"] if rows[0]["unit"] != "1" else rows[0]["metric"]] = lambda row: figure(row["value"])
+    limits = {row["limit"] for row in rows if row["limit"]}
+    if len(limits) == 1:
+        columns["of " + limits.pop()] = lambda row: f"{row['ratio_to_limit']:.0%}" if row["limit"] else "–"
+    elif limits:
+        columns["limit"] = lambda row: f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"
+    if any(row["error"] is not None for row in rows):
+        columns["error"] = lambda row: "–" if row["error"] is None else f"{row['error']:.2g}"
+    peers = list(dict.fromkeys(peer for row in rows for peer in row["peers"]))
+    if len(peers) <= MOST_PEERS:
+        for peer in peers:
+            columns["/ " + peer] = lambda row, peer=peer: f"{figure(row['peers'][peer])}x" if peer in row["peers"] else "–"
+    else:
+        columns["peers"] = lambda row: ", ".join(f"{peer} {figure(ratio)}x" for peer, ratio in row["peers"].items()) or "–"
+    aligned = ["---" if i < texts or name == "peers" else "--:" for i, name in enumerate(columns)]
+    lines = [" | ".join(columns), "|".join(aligned)]
+    lines += [" | ".join(cell(row) for cell in columns.values()) for row in rows]
+    return [", ".join(same), "", f"| {lines[0]} |", f"|{lines[1]}|"] + [f"| {line} |" for line in lines[2:]]
 
 
 def plot(title, unit, key, lines):
     """A line plot as SVG, logarithmic but for an x axis that begins at 0."""
-    width, height, left, right, top, bottom = 760, 380, 70, 220, 36, 46
+    width, height, left, right, top, bottom = 850, 380, 70, 310, 36, 46
     points = [p for line in lines.values() for p in line if p[1] and p[1] > 0]
     xs, ys = zip(*points)
     of_x = math.log if min(xs) > 0 else float
@@ -115,7 +172,7 @@ def plot(title, unit, key, lines):
         svg += [f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3" fill="{colour}"/>' for x, y in lines[line] if y and y > 0]
         legend = top + 12 + 17 * place
         svg.append(f'<path d="M{width - right + 14} {legend}h22" stroke="{colour}" stroke-width="2"{dash}/>')
-        svg.append(f'<text x="{width - right + 42}" y="{legend + 4}">{escape(name[:30])}</text>')
+        svg.append(f'<text x="{width - right + 42}" y="{legend + 4}">{escape(name[:40])}</text>')
     return "\n".join(svg + ["</svg>", ""])
 
 
@@ -155,20 +212,16 @@ def section(family, rows, folder):
         groups[row["primitive"], row["metric"], row["unit"]].append(row)
     for (primitive, metric, unit), group in groups.items():
         out += [f"### {primitive}, {metric} in {unit}", ""]
-        for label, key, lines in panels(group):
-            plots.mkdir(parents=True, exist_ok=True)
-            name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}{label}") + ".svg"
-            (plots / name).write_text(plot(f"{family}: {primitive}{label}", unit, key, lines))
-            out += [f"![{family} {primitive}{label}](plots/{name})", ""]
-        out += [f"| policy | context | isa | shape | {unit} | limit | error | peers |", "|---|---|---|---|--:|--:|--:|---|"]
-        for row in group:
-            limit = f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"
-            peers = ", ".join(f"{name} {figure(ratio)}x" for name, ratio in row["peers"].items()) or "–"
-            error = "–" if row["error"] is None else f"{row['error']:.2g}"
-            shape = row["shape"].replace(",", ", ")
-            out.append(f"| {row['policy']} | {row['context']} | {row['isa']} | {shape} | {figure(row['value'])} "
-                       f"| {limit} | {error} | {peers} |")
-        out.append("")
+        parts = alike(group)
+        for part in parts:
+            policies = "" if len(parts) == 1 else " " + part[0]["policy"]
+            for label, key, lines in panels(part):
+                plots.mkdir(parents=True, exist_ok=True)
+                label = policies + label
+                name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}{label}") + ".svg"
+                (plots / name).write_text(plot(f"{family}: {primitive}{label}", unit, key, lines))
+                out += [f"![{family} {primitive}{label}](plots/{name})", ""]
+            out += table(part) + [""]
     return "\n".join(out)
 
 
@@ -182,7 +235,7 @@ def page(rows, path):
     sections.update((family, section(family, part, path.parent)) for family, part in families.items())
     head = ["# Benchmark results", "",
             "Written by `bench/run.sh`. Every row is the median of interleaved turns of decant, the machine's limit and the peers",
-            "in one process. *Limit*: share of the named bound reached. *Peers*: decant divided by the peer, above 1 is better.",
+            "in one process. *Of* a limit: the share of that bound reached. */ peer*: decant divided by the peer, above 1 is better.",
             "*Error* is against the double-precision oracle, of lossless codecs the share of wrong elements.", ""]
     return "\n".join(head + [sections[family] for family in sorted(sections)])
 

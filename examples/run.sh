@@ -26,6 +26,7 @@ compositions=(
   evict=capkv:0.25
   visibility=speed:0.75
   'visibility=speed:0.75 evict=capkv:0.25'
+  attention=santa:n/16
 )
 defaults=(--model "$root/examples/model")
 case " $* " in
@@ -33,7 +34,7 @@ case " $* " in
   *) defaults+=(--prompt-file "$root/examples/model/prompt.txt") ;;
 esac
 case " $* " in
-  *' --compare'* | *' --evict'* | *' --visibility'*) ;;
+  *' --compare'* | *' --evict'* | *' --visibility'* | *' --attention'*) ;;
   *) for composition in "${compositions[@]}"; do defaults+=(--compare "$composition"); done ;;
 esac
 exec "$root/build/release/examples/runtime/decant-generate" "${defaults[@]}" "$@"

@@ -21,9 +21,10 @@ while [ $# -gt 0 ]; do
 done
 
 packages=(g++ make cmake pkg-config python3 catch2 libeigen3-dev libtbb-dev libcli11-dev nlohmann-json3-dev)
-if [ "$preset" = clang ]; then
-  packages+=(clang libomp-dev)
-fi
+case $preset in
+  clang) packages+=(clang libomp-dev) ;;
+  asan) packages+=(clang libomp-dev libclang-rt-dev) ;;
+esac
 need_packages "${packages[@]}"
 
 if [ "$preset" = cuda ] && ! PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then

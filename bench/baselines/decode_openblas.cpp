@@ -9,30 +9,32 @@
 
 namespace baselines {
 
-void openblas_decode(const DecodeShape& shape, const float* q, const float* keys, const float* values, float* scores,
-                     float* out) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.dim));
-  const int group = static_cast<int>(shape.group), tokens = static_cast<int>(shape.tokens);
-  const int dim = static_cast<int>(shape.dim);
-  for (std::ptrdiff_t h = 0; h < shape.kv_heads; ++h) {
-    const float* query = q + h * shape.group * shape.dim;
-    const float* k = keys + h * shape.tokens * shape.dim;
-    const float* v = values + h * shape.tokens * shape.dim;
-    float* o = out + h * shape.group * shape.dim;
-    if (group == 1) {
-      cblas_sgemv(CblasRowMajor, CblasNoTrans, tokens, dim, scale, k, dim, query, 1, 0.0f, scores, 1);
-    } else {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, group, tokens, dim, scale, query, dim, k, dim, 0.0f, scores,
-                  tokens);
+Step openblas_decode(const Decode& step) {
+  return [d = step, scores = std::vector<float>(static_cast<std::size_t>(step.group * step.tokens))]() mutable {
+    openblas_set_num_threads(d.threads);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(d.dim));
+    const int group = static_cast<int>(d.group), tokens = static_cast<int>(d.tokens), dim = static_cast<int>(d.dim);
+    float* const s = scores.data();
+    for (std::ptrdiff_t h = 0; h < d.kv_heads; ++h) {
+      const float* query = d.q + h * d.group * d.dim;
+      const float* k = d.wide_keys + h * d.tokens * d.dim;
+      const float* v = d.wide_values + h * d.tokens * d.dim;
+      float* o = d.out + h * d.group * d.dim;
+      if (group == 1) {
+        cblas_sgemv(CblasRowMajor, CblasNoTrans, tokens, dim, scale, k, dim, query, 1, 0.0f, s, 1);
+      } else {
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, group, tokens, dim, scale, query, dim, k, dim, 0.0f, s,
+                    tokens);
+      }
+      softmax_rows(Eigen::Map<Rows>(s, group, tokens));
+      if (group == 1) {
+        cblas_sgemv(CblasRowMajor, CblasTrans, tokens, dim, 1.0f, v, dim, s, 1, 0.0f, o, 1);
+      } else {
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, group, dim, tokens, 1.0f, s, tokens, v, dim, 0.0f, o,
+                    dim);
+      }
     }
-    softmax_rows(Eigen::Map<Rows>(scores, group, tokens));
-    if (group == 1) {
-      cblas_sgemv(CblasRowMajor, CblasTrans, tokens, dim, 1.0f, v, dim, scores, 1, 0.0f, o, 1);
-    } else {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, group, dim, tokens, 1.0f, scores, tokens, v, dim, 0.0f, o,
-                  dim);
-    }
-  }
+  };
 }
 
 }  // namespace baselines

@@ -1,7 +1,10 @@
 // Policies that are chosen when the program runs: variants of decant's policy values, which are policies themselves by
-// visiting what they hold. Parsed from text such as "speed:0.75" and "capkv:0.25" or "streaming:256t".
+// visiting what they hold. Parsed from text such as "speed:0.75", "capkv:0.25", "streaming:256t" or "santa:n/16".
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <tuple>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include <decant/attention/dense.hpp>
+#include <decant/attention/santa.hpp>
 #include <decant/kv/policies.hpp>
 #include <decant/kv/visibility.hpp>
 #include <decant/stack.hpp>
@@ -18,6 +22,7 @@
 
 namespace runtime {
 
+namespace attention = decant::attention;
 namespace kv = decant::kv;
 using decant::View;
 
@@ -79,6 +84,70 @@ inline const std::vector<std::pair<std::string, AnyEviction>>& known_evictions()
   return known;
 }
 
+// --- attention
+// ---------------------------------------------------------------------------------------------------------
+
+/// SANTA with a number of samples, or one that grows with the keys.
+struct SampledAttention {
+  attention::Santa santa;
+  double per_key = 0;  // above 0: that many samples for each key of the longest head, rounded up, instead of santa's
+  bool operator==(const SampledAttention&) const = default;
+};
+
+struct AnyAttention {
+  std::variant<attention::Dense, SampledAttention> policy;
+
+  static constexpr double error_bound = attention::Santa::error_bound;  // the largest of its alternatives'
+  bool operator==(const AnyAttention&) const = default;
+};
+
+namespace detail {
+
+/// The policy of decant's that attends to `cache`.
+template <class C>
+const attention::Dense& over(const attention::Dense& a, const C&) {
+  return a;
+}
+template <class C>
+attention::Santa over(const SampledAttention& a, const C& cache) {
+  attention::Santa santa = a.santa;
+  if (a.per_key > 0) {
+    index_t keys = 0;
+    for (index_t s = 0; s < cache.sequences(); ++s) keys = std::max(keys, kv::max_length(cache, s));
+    // Less what rounding may have added, so that n/49 of 98 keys is 2.
+    santa.samples = static_cast<index_t>(std::ceil(a.per_key * static_cast<double>(keys) * (1 - 1e-12)));
+  }
+  return santa;
+}
+
+}  // namespace detail
+
+inline void validate(const SampledAttention& a) {
+  validate(a.santa);
+}
+inline void validate(const AnyAttention& a) {
+  std::visit([](const auto& p) { validate(p); }, a.policy);
+}
+template <class Q, kv::CacheView C, class... Rest>
+void attend(decant::Cpu& cpu, const AnyAttention& a, const Q& q, const C& cache, View<float, 3> out,
+            const Rest&... rest) {
+  std::visit([&](const auto& p) { attend(cpu, detail::over(p, cache), q, cache, out, rest...); }, a.policy);
+}
+/// For Llama: Dense computes prompts, too; others decode only.
+inline attention::Dense for_prompts(const AnyAttention& a) {
+  if (const auto* dense = std::get_if<attention::Dense>(&a.policy)) return *dense;
+  const attention::Santa& santa = std::get<SampledAttention>(a.policy).santa;
+  return {.scale = santa.scale, .soft_cap = santa.soft_cap};
+}
+/// For Llama: random numbers differ from layer to layer; from token to token they do by themselves.
+inline AnyAttention in_layer(AnyAttention a, index_t layer) {
+  if (auto* sampled = std::get_if<SampledAttention>(&a.policy)) {
+    sampled->santa.layer = static_cast<std::uint32_t>(layer);
+  }
+  return a;
+}
+static_assert(attention::AttentionPolicy<AnyAttention, decant::Cpu>);
+
 // --- a composition
 // -----------------------------------------------------------------------------------------------------
 
@@ -86,7 +155,7 @@ inline const std::vector<std::pair<std::string, AnyEviction>>& known_evictions()
 struct AnyStack {
   AnyVisibility visibility;
   AnyEviction eviction;
-  decant::attention::Dense attention;
+  AnyAttention attention;
   kv::Budget budget = kv::Budget::keep(1);
 };
 
@@ -101,7 +170,7 @@ inline void validate(const AnyStack& stack, index_t layers) {
 }
 
 /// A stack and the text that it came from, in one spelling: "full", "evict=capkv:0.25",
-/// "visibility=speed:0.75 evict=capkv:0.25".
+/// "visibility=speed:0.75 evict=capkv:0.25 attention=santa:n/16".
 struct Composition {
   std::string text;
   AnyStack stack;
@@ -202,25 +271,92 @@ inline std::pair<AnyEviction, kv::Budget> parse_eviction(const std::string& text
   detail::refuse("evict", "one of: " + eviction_names() + ", with a budget as in streaming:0.25", text);
 }
 
-/// "full" or parts visibility=... and evict=..., separated by spaces or commas.
-inline Composition parse_composition(const std::string& text, const Config& config) {
-  std::string visibility = "full";
-  std::string eviction = "full";
+/// Samples of SANTA: "128" of them, or as many for each key as "n/16", "n" or "64n" say of n keys.
+inline SampledAttention parse_samples(const std::string& text) {
+  const char* expected = "a whole number of samples from 1 to 1048576, or one for n keys as n/16, n or 64n";
+  const std::size_t n = text.find('n');
+  const auto above_zero = [&](const std::string& part) {
+    const double value = detail::parse_number(part, "attention", expected);
+    if (!(value > 0)) detail::refuse("attention", expected, text);
+    return value;
+  };
+  SampledAttention a;
+  if (n == std::string::npos) {
+    const double samples = above_zero(text);
+    if (samples != std::floor(samples) || samples > 1 << 20) detail::refuse("attention", expected, text);
+    a.santa.samples = static_cast<index_t>(samples);
+    return a;
+  }
+  const std::string before = text.substr(0, n);
+  const std::string after = text.substr(n + 1);
+  if ((!after.empty() && after[0] != '/') || (!before.empty() && !after.empty()))
+    detail::refuse("attention", expected, text);
+  a.per_key = !before.empty() ? above_zero(before) : after.empty() ? 1 : 1 / above_zero(after.substr(1));
+  if (a.per_key > 1 << 20) detail::refuse("attention", expected, text);
+  return a;
+}
+
+/// SANTA's schemes, called on command lines as name() calls them.
+inline constexpr attention::SantaScheme known_schemes[] = {
+    attention::SantaScheme::plain,      attention::SantaScheme::stratified,
+    attention::SantaScheme::systematic, attention::SantaScheme::flash,
+    attention::SantaScheme::prop,       attention::SantaScheme::prop_exact,
+    attention::SantaScheme::threshold_systematic};
+
+inline std::string scheme_names() {
+  std::string names;
+  for (const auto scheme : known_schemes) names += (names.empty() ? "" : ", ") + std::string(name(scheme));
+  return names;
+}
+
+/// "dense", or "santa:SAMPLES" with the default scheme or another, as "santa:128" or "santa:n/16,stratified". seed: of
+/// its random numbers.
+inline AnyAttention parse_attention(const std::string& text, std::uint64_t seed = 0) {
+  if (text == "dense") return {};
+  const std::string santa = "santa:";
+  if (text.compare(0, santa.size(), santa) != 0)
+    detail::refuse("attention", "dense, or santa:SAMPLES[,SCHEME] as santa:128 or santa:n/16,stratified", text);
+  const std::size_t comma = text.find(',');
+  SampledAttention a = parse_samples(text.substr(santa.size(), comma - santa.size()));
+  a.santa.seed = seed;
+  if (comma == std::string::npos) return {a};
+  for (const auto scheme : known_schemes) {
+    if (text.substr(comma + 1) != name(scheme)) continue;
+    a.santa.scheme = scheme;
+    return {a};
+  }
+  detail::refuse("attention", "one of the schemes " + scheme_names(), text);
+}
+
+/// "full" or parts visibility=..., evict=... and attention=..., separated by spaces or commas. seed: of random numbers
+/// in attention.
+inline Composition parse_composition(const std::string& text, const Config& config, std::uint64_t seed = 0) {
+  std::pair<std::string, std::string> parts[] = {{"visibility", "full"}, {"evict", "full"}, {"attention", "dense"}};
+  std::string* last = nullptr;
   for (const std::string& part : detail::split(text, " ,")) {
     const std::size_t equals = part.find('=');
-    const std::string key = part.substr(0, equals);
     if (part == "full") continue;
-    if (equals == std::string::npos || (key != "visibility" && key != "evict")) {
-      detail::refuse("composition", "full, or parts visibility=POLICY and evict=POLICY:BUDGET", part);
+    if (equals == std::string::npos && last == &parts[2].second) {  // a scheme behind its comma
+      *last += "," + part;
+      continue;
     }
-    (key == "visibility" ? visibility : eviction) = part.substr(equals + 1);
+    last = nullptr;
+    for (auto& [key, value] : parts) {
+      if (equals != std::string::npos && part.substr(0, equals) == key) last = &value;
+    }
+    if (!last)
+      detail::refuse("composition",
+                     "full, or parts visibility=POLICY, evict=POLICY:BUDGET and attention=POLICY", part);
+    *last = part.substr(equals + 1);
   }
   Composition c;
-  c.stack.visibility = parse_visibility(visibility, config);
-  std::tie(c.stack.eviction, c.stack.budget) = parse_eviction(eviction);
+  c.stack.visibility = parse_visibility(parts[0].second, config);
+  std::tie(c.stack.eviction, c.stack.budget) = parse_eviction(parts[1].second);
+  c.stack.attention = parse_attention(parts[2].second, seed);
   validate(c.stack, config.layers);
-  if (visibility != "full") c.text = "visibility=" + visibility;
-  if (eviction != "full") c.text += (c.text.empty() ? "evict=" : " evict=") + eviction;
+  for (const auto& [key, value] : parts) {
+    if (value != "full" && value != "dense") c.text += (c.text.empty() ? "" : " ") + key + "=" + value;
+  }
   if (c.text.empty()) c.text = "full";
   return c;
 }
@@ -230,6 +366,11 @@ inline std::string visibility_help() {
 }
 inline std::string eviction_help() {
   return "Which KV rows stay after the prompt, as NAME:BUDGET: " + eviction_names();
+}
+inline std::string attention_help() {
+  return "How decoded tokens attend (prompts always do exactly): dense, or santa:SAMPLES[,SCHEME], which reads the "
+         "values of sampled keys only. SAMPLES for each query head: a number, or n/16, n or 64n of n keys; SCHEME: " +
+         scheme_names();
 }
 
 }  // namespace runtime

@@ -26,8 +26,10 @@ struct Options {
   std::uint64_t seed = 0;
   std::string visibility = "full";
   std::string evict = "full";
+  std::string attention = "dense";
   std::vector<std::string> compare;
   int runs = 5;
+  index_t kl_on_prompt = 0;
 };
 
 struct Result {
@@ -55,6 +57,7 @@ Json to_json(const Result& r, index_t weight_bytes) {
           {"kv_bytes", r.generations[0].kv_bytes},
           {"weight_bytes", weight_bytes},
           {"kl", r.distance.kl},
+          {"kl_stderr", r.distance.kl_stderr},
           {"top1_agreement", r.distance.top1_agreement},
           {"acceptance_length", nullptr},  // without a drafter there is none
           {"text", tokens_to_bytes(r.generations[0].tokens)}};
@@ -62,12 +65,12 @@ Json to_json(const Result& r, index_t weight_bytes) {
 
 void print_table(const std::vector<Result>& results) {
   std::vector<std::vector<std::string>> table = {
-      {"policies", "TTFT ms", "TPOT ms", "KV KiB", "KL (nats)", "top-1 agreement"}};
+      {"policies", "TTFT ms", "TPOT ms", "KV KiB", "KL (nats)", "std. error", "top-1 agreement"}};
   for (const Result& r : results) {
     table.push_back({r.composition.text, fixed(r.median_of(&Generation::ttft_ms), 1),
                      fixed(r.median_of(&Generation::tpot_ms), 3),
-                     fixed(static_cast<double>(r.generations[0].kv_bytes) / 1024, 1), fixed(r.distance.kl, 4),
-                     fixed(100 * r.distance.top1_agreement, 1) + " %"});
+                     fixed(static_cast<double>(r.generations[0].kv_bytes) / 1024, 1), fixed(r.distance.kl, 6),
+                     fixed(r.distance.kl_stderr, 6), fixed(100 * r.distance.top1_agreement, 1) + " %"});
   }
   std::cout << markdown_table(table);
 }
@@ -84,15 +87,18 @@ void run(const Options& o) {
   const Model model(o.common.model);
   require_byte_vocabulary(model.config);
   std::vector<Result> results;
-  for (const std::string& text : o.compare) results.push_back({parse_composition(text, model.config), {}, {}});
+  for (const std::string& text : o.compare) results.push_back({parse_composition(text, model.config, o.seed), {}, {}});
   if (!comparing) {
-    results.push_back({parse_composition("visibility=" + o.visibility + " evict=" + o.evict, model.config), {}, {}});
+    const std::string text = "visibility=" + o.visibility + " evict=" + o.evict + " attention=" + o.attention;
+    results.push_back({parse_composition(text, model.config, o.seed), {}, {}});
   }
   const Tokens prompt = prompt_tokens(model.config, read_prompt(o));
   const auto n = static_cast<index_t>(prompt.size());
   decant::require(n + o.max_tokens - 1 <= model.config.context, "runtime", "the prompt and --max-tokens",
                   "at most the model's context of " + std::to_string(model.config.context) + " tokens",
                   n + o.max_tokens - 1);
+  decant::require(o.kl_on_prompt >= 0 && o.kl_on_prompt < n, "runtime", "--kl-on-prompt",
+                  "0, or fewer than the " + std::to_string(n) + " tokens of the prompt", o.kl_on_prompt);
 
   Progress progress(o.common.progress);
   const std::size_t runs = comparing || !o.common.json.empty() ? static_cast<std::size_t>(o.runs) : 1;
@@ -109,15 +115,19 @@ void run(const Options& o) {
   }
 
   if (comparing || !o.common.json.empty()) {
-    // All against the uncompressed model, on its own greedy continuation.
+    // All against the uncompressed model, on its own greedy continuation or on the end of the prompt.
     const auto reference_engine = make_engine(cpu, model.config, model.weights, AnyStack{}, cache);
-    const Tokens reference = generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
-    const std::vector<float> expected = forced_logits(*reference_engine, prompt, reference);
+    const Tokens before(prompt.begin(), prompt.end() - o.kl_on_prompt);
+    const Tokens reference =
+        o.kl_on_prompt > 0
+            ? Tokens(prompt.end() - o.kl_on_prompt, prompt.end())
+            : generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
+    const std::vector<float> expected = forced_logits(*reference_engine, before, reference);
     std::size_t done = 0;
     for (Result& r : results) {
       progress("quality of " + r.composition.text, ++done, results.size());
       const auto engine = make_engine(cpu, model.config, model.weights, r.composition.stack, cache);
-      r.distance = compare_logits(expected, forced_logits(*engine, prompt, reference), model.config.vocab);
+      r.distance = compare_logits(expected, forced_logits(*engine, before, reference), model.config.vocab);
     }
   }
   progress.clear();
@@ -131,7 +141,10 @@ void run(const Options& o) {
     std::cout << "\n"
               << n << " prompt tokens, " << o.max_tokens << " new ones, " << model.weights.bytes
               << " bytes of weights, " << o.common.cache << " cache in " << o.common.kv_dtype << ", medians of " << runs
-              << " interleaved runs; KL and agreement against the full model on its greedy text.\n";
+              << " interleaved runs; KL (mean and standard error over tokens) and agreement against the full model on "
+              << (o.kl_on_prompt > 0 ? "the last " + std::to_string(o.kl_on_prompt) + " tokens of the prompt"
+                                     : std::string("its greedy text"))
+              << ".\n";
   } else {
     const Result& r = results[0];
     std::fprintf(stderr, "%s: %lld prompt tokens, TTFT %.1f ms, TPOT %.3f ms, KV %lld bytes\n",
@@ -155,14 +168,22 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", o.prompt, "The prompt itself")->excludes(file);
   app.add_option("--max-tokens", o.max_tokens, "How many tokens to generate")->capture_default_str();
   app.add_option("--temperature", o.temperature, "0: greedy")->capture_default_str();
-  app.add_option("--seed", o.seed, "For temperatures above 0")->capture_default_str();
+  app.add_option("--seed", o.seed, "Of tokens drawn at temperatures above 0, and of the keys that SANTA draws")
+      ->capture_default_str();
   auto* visibility = app.add_option("--visibility", o.visibility, visibility_help())->capture_default_str();
   auto* evict = app.add_option("--evict", o.evict, eviction_help())->capture_default_str();
+  auto* attention = app.add_option("--attention", o.attention, attention_help())->capture_default_str();
   app.add_option("--compare", o.compare,
-                 "A composition for the table, as \"full\" or \"visibility=speed:0.75 evict=capkv:0.25\"; repeat it")
+                 "A composition for the table, as \"full\", \"visibility=speed:0.75 evict=capkv:0.25\" or "
+                 "\"attention=santa:n/16\"; repeat it")
       ->allow_extra_args(false)
       ->excludes(visibility)
-      ->excludes(evict);
+      ->excludes(evict)
+      ->excludes(attention);
   app.add_option("--runs", o.runs, "Runs of each composition; times are medians")->capture_default_str();
+  app.add_option("--kl-on-prompt", o.kl_on_prompt,
+                 "Measure KL and agreement on so many tokens at the end of the prompt, decoded one by one; 0: on the "
+                 "full model's greedy text")
+      ->capture_default_str();
   return run_program(app, argc, argv, [&] { run(o); });
 }

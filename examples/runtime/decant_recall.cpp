@@ -35,6 +35,7 @@ struct Options {
   std::vector<std::string> policies;
   std::vector<std::string> budgets = {"1", "0.5", "0.25", "0.1"};
   std::vector<std::string> visibilities = {"full", "speed"};
+  std::string attention = "dense";
   std::size_t limit = 0;
 };
 
@@ -137,7 +138,7 @@ void run(Options o) {
   require_byte_vocabulary(model.config);
   std::vector<AnyStack> stacks;
   for (const std::string& visibility : o.visibilities) {
-    stacks.push_back(parse_composition("visibility=" + visibility, model.config).stack);
+    stacks.push_back(parse_composition("visibility=" + visibility + " attention=" + o.attention, model.config).stack);
   }
   const std::vector<Item> items = read_items(o);
 
@@ -200,6 +201,7 @@ void run(Options o) {
           json.push_back({{"policy", policy},
                           {"budget", budget},
                           {"visibility", o.visibilities[v]},
+                          {"attention", o.attention},
                           {"asking", name(asking)},
                           {"right", count},
                           {"items", items.size()},
@@ -208,7 +210,8 @@ void run(Options o) {
       }
       table.push_back(row);
     }
-    std::cout << "Exact answers in %, " << name(asking) << ", " << items.size()
+    std::cout << "Exact answers in %, " << name(asking) << ", "
+              << (o.attention == "dense" ? "" : "attention " + o.attention + ", ") << items.size()
               << " items, by share of KV rows kept:\n\n"
               << markdown_table(table) << "\n";
   }
@@ -225,6 +228,7 @@ int main(int argc, char** argv) {
   app.add_option("--policies", o.policies, "Eviction policies (default: all): " + eviction_names())->delimiter(',');
   app.add_option("--budgets", o.budgets, "Shares or numbers of tokens to keep")->delimiter(',')->capture_default_str();
   app.add_option("--visibilities", o.visibilities, "Visibility policies")->delimiter(',')->capture_default_str();
+  app.add_option("--attention", o.attention, attention_help())->capture_default_str();
   app.add_option("--limit", o.limit, "Only so many items; 0: all")->capture_default_str();
   return run_program(app, argc, argv, [&] { run(o); });
 }

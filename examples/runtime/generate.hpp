@@ -68,18 +68,20 @@ Generation generate(Engine& engine, const Tokens& prompt, index_t count, Sampler
   return g;
 }
 
-/// Logits before each of `tokens`, when the model is fed those tokens. [tokens, vocab], row-major
+/// Logits before each of `tokens`, when the model is fed those tokens one by one, as generate() feeds its own.
+/// [tokens, vocab], row-major
 inline std::vector<float> forced_logits(Engine& engine, const Tokens& prompt, const Tokens& tokens) {
   std::vector<float> all;
   const auto keep = [&](View<const float, 2> rows) { all.insert(all.end(), rows.data(), rows.data() + rows.size()); };
   keep(engine.prefill(prompt, static_cast<index_t>(tokens.size())));
-  if (tokens.size() > 1) keep(engine.decode({tokens.begin(), tokens.end() - 1}, Logits::all));
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) keep(engine.decode({tokens[i]}));
   return all;
 }
 
 /// How far distributions are from reference ones.
 struct Distance {
-  double kl = 0;              // mean of KL(reference || other), in nats
+  double kl = 0;              // mean of KL(reference || other) over positions, in nats
+  double kl_stderr = 0;       // its standard error, positions taken for a sample
   double top1_agreement = 0;  // share of positions with the same most likely token
 };
 
@@ -99,16 +101,22 @@ inline Distance compare_logits(const std::vector<float>& reference, const std::v
     return best;
   };
   Distance d;
+  double squares = 0;
   const auto width = static_cast<std::size_t>(vocab);
   const std::size_t rows = reference.size() / width;
   for (std::size_t r = 0; r < rows; ++r) {
     const auto p = log_softmax(reference.data() + r * width);
     const auto q = log_softmax(other.data() + r * width);
-    for (std::size_t i = 0; i < width; ++i) d.kl += std::exp(p[i]) * (p[i] - q[i]);
+    double kl = 0;
+    for (std::size_t i = 0; i < width; ++i) kl += std::exp(p[i]) * (p[i] - q[i]);
+    d.kl += kl;
+    squares += kl * kl;
     d.top1_agreement += argmax(p) == argmax(q) ? 1 : 0;
   }
-  d.kl = std::fmax(0.0, d.kl / static_cast<double>(rows));  // rounding can leave -1e-17
-  d.top1_agreement /= static_cast<double>(rows);
+  const auto n = static_cast<double>(rows);
+  d.kl = std::fmax(0.0, d.kl / n);  // rounding can leave -1e-17
+  if (rows > 1) d.kl_stderr = std::sqrt(std::fmax(0.0, squares / n - d.kl * d.kl) / (n - 1));
+  d.top1_agreement /= n;
   return d;
 }
 

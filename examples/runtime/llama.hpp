@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <decant/attention/dense.hpp>
+#include <decant/attention/policy.hpp>
+#include <decant/attention/santa_types.hpp>
 #include <decant/core/cpu.hpp>
 #include <decant/kv/eviction.hpp>
 #include <decant/kv/visibility.hpp>
@@ -50,8 +52,29 @@ constexpr bool needs_whole_model(const Policy&) {
   return kv::scope_of<Policy> == kv::Scope::model;
 }
 
+/// What prompts are computed with: the attention policy itself, or exact attention where it is made for decoding alone.
+/// A policy of that kind overloads this.
+template <class A>
+const A& for_prompts(const A& a) {
+  return a;
+}
+inline decant::attention::Dense for_prompts(const decant::attention::Santa& a) {
+  return {.scale = a.scale, .soft_cap = a.soft_cap};
+}
+
+/// An attention policy as one layer uses it: one that draws random numbers draws others in every layer. (Santa's differ
+/// from token to token by themselves.)
+template <class A>
+A in_layer(A a, index_t layer) {
+  if constexpr (requires { a.layer; }) a.layer = static_cast<decltype(a.layer)>(layer);
+  return a;
+}
+
 template <class Stack, class Cache, class Ctx = decant::Cpu>
 class Llama {
+  static_assert(decant::attention::AttentionPolicy<decltype(Stack::attention), Ctx>,
+                "runtime::Llama: the stack's attention policy does not run on this context; include its .cuh for Cuda");
+
  public:
   /// `config` and `weights` must outlive this; `ctx` may serve several models, one call at a time.
   /// ArgumentError when the stack does not suit the model.
@@ -219,6 +242,7 @@ class Llama {
 
   /// One transformer layer over rows x [tokens, hidden] at these positions. KV rows of all of them are cached, but only
   /// the rows `leaving` go on: their new states come back, in x's memory. `queries`, if any, receives all queries.
+  /// While a prompt runs, ready_ is false.
   View<float, 2> run_layer(index_t layer, View<float, 2> x, const std::vector<std::int32_t>& positions,
                            const std::vector<std::int32_t>& leaving, PromptQueries* queries) {
     const LayerWeights& w = w_.layers[static_cast<std::size_t>(layer)];
@@ -248,9 +272,14 @@ class Llama {
     const std::vector<std::int32_t> indptr = {0, static_cast<std::int32_t>(outputs)};
     std::vector<std::int32_t> behind;
     for (const std::int32_t row : leaving) behind.push_back(static_cast<std::int32_t>(tokens) - 1 - row);
-    attend(ctx_, stack_.attention,
-           decant::attention::Queries<float>{heads_of(q), stage(ctx_, indptr)}, cache.view(),
-           heads_of(attended), View<float, 2>{}, Behind{stage(ctx_, behind)});
+    const auto attend_by = [&](const auto& policy) {
+      attend(ctx_, policy, decant::attention::Queries<float>{heads_of(q), stage(ctx_, indptr)}, cache.view(),
+             heads_of(attended), View<float, 2>{}, Behind{stage(ctx_, behind)});
+    };
+    if (ready_)
+      attend_by(in_layer(stack_.attention, layer));
+    else
+      attend_by(for_prompts(stack_.attention));
     auto update = normed.slice(0, 0, outputs);
     linear(ctx_, w.o, attended, update);
     add(ctx_, x, update);

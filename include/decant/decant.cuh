@@ -6,8 +6,15 @@
 #error "decant: a .cuh file is for nvcc; a plain C++ compiler includes the .hpp of the same name"
 #endif
 
+#include "attention/cascade.cuh"
+#include "attention/cascade_plan.cuh"
 #include "attention/dense.cuh"
+#include "attention/mla.cuh"
+#include "attention/santa.cuh"
+#include "attention/santa_scores.cuh"
+#include "attention/sparse_gather.cuh"
 #include "attention/state.cuh"
+#include "attention/tree_mask.cuh"
 #include "codec/splitzip.cuh"
 #include "codec/stored.cuh"
 #include "core/cuda.cuh"

@@ -48,7 +48,7 @@ struct Stack {
   static_assert(kv::KVEvictionPolicy<Eviction, Cpu>,
                 "decant::Stack: the second part must be an eviction policy, as kv::Full, kv::SnapKV or kv::CapKV");
   static_assert(attention::AttentionPolicy<Attention, Cpu>,
-                "decant::Stack: the third part must be an attention policy, as attention::Dense");
+                "decant::Stack: the third part must be an attention policy, as attention::Dense or attention::Santa");
   static_assert(std::same_as<Codec, NoCodec> || codec::KVCodec<Codec, Cpu>,
                 "decant::Stack: the fourth part must be a KV codec, as codec::SplitZip<bf16>, or NoCodec");
 

@@ -102,6 +102,74 @@ void attention_results(Ctx& ctx, const A& policy) {
   }
 }
 
+/// Every group size up to 16, head dims that are no multiple of 64 nor of a vector.
+template <class T, class A>
+void attention_groups(decant::Cpu& cpu, const A& policy) {
+  const index_t dims[] = {96, 80, 17};
+  for (index_t group = 1; group <= 16; ++group) {
+    const index_t key_dim = dims[group % 3], value_dim = dims[group / 3 % 3];
+    INFO("group " << group << " dims " << key_dim << "/" << value_dim);
+    const Problem<T> p(1, group, key_dim, value_dim, {37, 0, 1, 70});
+    const Result r = attend_to(cpu, policy, p, PagedCache<T>(p, 7).view);
+    const Exact expected = exact(p);
+    CHECK(error(r, expected) <= A::error_bound);
+    CHECK(lse_error(r, expected) <= 1e-5 + A::error_bound);
+    CHECK(attend_to(cpu, policy, p, DenseCache<T>(p).view).same_bits(r));
+  }
+}
+
+/// Even queries see nothing, others what is causal and no multiple of 3.
+struct Thirds {
+  bool allowed(index_t, index_t query, index_t key, index_t queries, index_t keys) const {
+    return query % 2 == 1 && key % 3 != 0 && key <= keys - queries + query;
+  }
+  decant::attention::KeyRange range(index_t, index_t, index_t, index_t keys) const { return {0, keys}; }
+};
+
+/// Policies that take several queries and a mask: all-masked queries are (0, -inf), and hidden rows may hold anything.
+template <class T, class A>
+void attention_masks(decant::Cpu& cpu, const A& policy) {
+  Problem<T> p(2, 5, 17, 96, {70, 5, 130}, {4, 0, 3});
+  const auto run = [&](const Problem<T>& problem, const auto& cache) {
+    Result r{std::vector<float>(at(p.total() * 10 * 96), quiet_nan), std::vector<float>(at(p.total() * 10), quiet_nan)};
+    attend(cpu, policy, problem.views(), cache, decant::View<float, 3>(r.o.data(), p.total(), 10, 96),
+           decant::View<float, 2>(r.lse.data(), p.total(), 10), Thirds{});
+    return r;
+  };
+  const Result r = run(p, DenseCache<T>(p).view);
+  const Exact expected = exact(p, {}, Thirds{});
+  CHECK(error(r, expected) <= A::error_bound);
+  CHECK(lse_error(r, expected) <= 1e-5 + A::error_bound);
+  for (const index_t i : {0, 2, 4, 6}) {
+    const auto from = r.o.begin() + i * 960;
+    CHECK(std::count(from, from + 960, 0.0f) == 960);
+    CHECK(std::count(r.lse.begin() + i * 10, r.lse.begin() + (i + 1) * 10, -infinity) == 10);
+  }
+  Problem<T> poisoned = p;
+  for (index_t s = 0; s < 3; ++s)
+    for (index_t h = 0; h < 2; ++h)
+      for (index_t t = 0; t < p.lengths[at(s)]; t += 3) {
+        std::fill_n(poisoned.key(s, h, t), 17, T(quiet_nan));
+        std::fill_n(poisoned.value(s, h, t), 96, T(quiet_nan));
+      }
+  CHECK(run(poisoned, DenseCache<T>(poisoned).view).same_bits(r));
+}
+
+/// Policies with a split of the keys into chunks of a chosen length: any of them is within the bound.
+template <class T, class A>
+void attention_chunks(decant::Cpu& cpu, A policy) {
+  const Problem<T> p(1, 5, 80, 17, {300, 64});
+  const DenseCache<T> cache(p);
+  const Exact expected = exact(p);
+  for (const index_t chunk : {0, 1, 37, 64, 1000}) {
+    INFO("chunk " << chunk);
+    policy.chunk = chunk;
+    const Result r = attend_to(cpu, policy, p, cache.view);
+    CHECK(error(r, expected) <= A::error_bound);
+    CHECK(lse_error(r, expected) <= 1e-5 + A::error_bound);
+  }
+}
+
 template <class T, class Ctx = decant::Cpu, class A>
 void attention_policy(const A& policy) {
   static_assert(decant::attention::AttentionPolicy<A, typename ContextTraits<Ctx>::Engine>);
@@ -115,6 +183,13 @@ void attention_policy(const A& policy) {
       cpu.set_isa(isa);
       INFO(decant::name(isa));
       attention_results<T>(cpu, policy);
+      attention_groups<T>(cpu, policy);
+      if constexpr (std::is_same_v<T, float> && requires(const Problem<T>& p, DenseCache<T>& cache,
+                                                         decant::View<float, 3> out, decant::View<float, 2> lse) {
+                      attend(cpu, policy, p.views(), cache.view, out, lse, Thirds{});
+                    })
+        attention_masks<T>(cpu, policy);
+      if constexpr (requires { policy.chunk; }) attention_chunks<T>(cpu, policy);
     }
   } else {
     attention_results<T>(ctx, policy);

@@ -79,7 +79,7 @@ struct Paged {
 
   Paged(const Lengths& l, index_t kd, index_t vd, int variant)
       : page_size(std::vector<index_t>{1, 7, 16, 64}[static_cast<std::size_t>(variant % 4)]),
-        pages(400),
+        pages(6 + 400 / page_size),
         heads(static_cast<index_t>(l[0].size())),
         key_dim(kd),
         value_dim(vd),

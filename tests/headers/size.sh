@@ -21,7 +21,6 @@ while read -r header; do
     decant/core/*) bound=750000 ;;
     decant/interop/*) bound=4500000 ;;
     decant/decant.hpp | decant/stack.hpp) bound=1750000 ;;
-    decant/attention/santa.hpp) bound=1280000 ;;  # dense attention and 43 kB of its own
     *) bound=1250000 ;;
   esac
   if ! text=$(echo "#include <$header>" | preprocess 2>/dev/null); then

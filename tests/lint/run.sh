@@ -56,6 +56,10 @@ forbid eigen-umbrella 'include the Eigen module that is used, nothing unsupporte
   '^ *# *include <(unsupported/Eigen|Eigen/(Dense|Eigen|Sparse))'
 forbid foreign-macro 'macros start with DECANT_' "$headers" '^ *# *define +([^D ]|D[^E]|DE[^C])'
 forbid using-namespace 'no using-directive at namespace scope in a header' "$headers" '^using namespace '
+mapfile -t parallel < <(select_files '^tests/(unit/(attention|codec|core|kv|quant|stack)|conformance)/.*\.cpp$' |
+  xargs grep -lE '(real|reversed)_threads\(|std::thread\b')
+report threads-tag 'a case on several threads says [threads]: ThreadSanitizer runs these' < <(
+  grep -LF '[threads]' "${parallel[@]}" | sed 's/$/:1:/' || true)
 forbid stack-in-family 'nothing in a family includes the stack' '^include/decant/[a-z]+/' '^ *# *include .*[/"<]stack\.hpp'
 forbid core-upwards 'core includes only core' '^include/decant/core/' \
   '^ *# *include "(\.\./)+(attention|kv|quant|codec|speculative|sampling|scheduling|interop)/'

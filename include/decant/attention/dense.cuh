@@ -15,6 +15,7 @@
 #include "detail/dense_mma.cuh"
 #include "detail/dense_plan.cuh"
 #include "detail/dense_rows.cuh"
+#include "detail/latent_rows.cuh"
 
 namespace decant::attention {
 
@@ -52,9 +53,10 @@ DenseRoute dense_route(const DenseDeviceShape& x, const Dense& a, bool one_query
     route.tile_rows = 1;
   else if (wide && (!one_query_each || x.group > 4))
     route.tile_rows = 8;
-  if constexpr (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>) {
+  if constexpr (has_mma<T>) {
+    using Element = mma_element_t<T>;
     if ((one_query_each && x.group < tuning.mma_rows) || x.value_dim > MmaWide::most_value_dim) return route;
-    const int q_terms = a.rounded || std::is_same_v<Q, T> ? 1 : std::is_same_v<T, fp16> ? 2 : 3;
+    const int q_terms = a.rounded || std::is_same_v<Q, Element> ? 1 : std::is_same_v<Element, fp16> ? 2 : 3;
     const index_t busy = x.total < x.sequences ? x.total : x.sequences;
     const bool many = x.total * x.group > 16 * busy;
     with_mma_shapes(x.value_dim, [&](auto small, auto large) {
@@ -92,8 +94,8 @@ struct DenseLaunch<DenseDeviceCall<Q, C, O, M>> {
     const index_t most = cuda.device().shared_bytes;
     const RowsLayout layout =
         rows_layout<T>(call.x.key_dim, call.x.value_dim, call.x.values_in_keys, Rows, tuning.shared_bytes, most);
-    require(layout.bytes <= most && layout.value_vectors <= RowsKernel<Rows, Q, C, O, M>::most_vectors, where, "cache",
-            "head dims that fit in shared memory", layout.bytes);
+    require(layout.bytes <= most && layout.value_vectors <= RowsKernel<Rows, Call, DenseWork>::most_vectors, where,
+            "cache", "head dims that fit in shared memory", layout.bytes);
     launch(cuda, where, dense_rows_kernel<Rows, Q, C, O, M>, grid(rows_threads, layout.bytes), call, layout);
   }
 
@@ -106,7 +108,7 @@ struct DenseLaunch<DenseDeviceCall<Q, C, O, M>> {
   }
 
   void enqueue(const DenseRoute& route) const {
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (has_mma<T>) {
       if (route.mma) {
         return with_mma_shapes(call.x.value_dim, [&](auto small, auto large) {
           if (route.tile_rows == small.rows)
@@ -184,14 +186,14 @@ void attend(Cuda& cuda, const DenseTuning& tuning, const Dense& a, const Queries
 
 /// The same as attend(Cpu&, ...), see dense.hpp, with everything in device memory.
 ///
-/// Error: Dense::error_bound on all paths, Dense::rounded_error_bound with a.rounded where tensor cores work: fp16 and
-/// bf16 caches with q.indptr, or with DenseTuning::mma_rows query heads per KV head and more. Values of up to 576
-/// numbers there, 1024 elsewhere, as far as shared memory holds the rows. Enqueues and returns. What the host sees
-/// (shapes, strides, parameters) raises ArgumentError at once; lengths, tables, offsets and packed masks are checked by
-/// the kernels, which then write nothing, and cuda.check() raises the error. Without q.indptr only the part of a page
-/// table is checked that the mask lets be read. A cache view of the user's own must have capacity(), the most tokens of
-/// a head, as blocks and scratch are sized by it on the host. Scratch: 4 * (value_dim + 2) bytes per query head and
-/// chunk, plus some bytes per tile.
+/// Error: Dense::error_bound on all paths, Dense::rounded_error_bound with a.rounded where tensor cores work: caches
+/// of 8- and 16-bit floats with q.indptr, or with DenseTuning::mma_rows query heads per KV head and more. Values of up
+/// to 576 numbers there, 1024 elsewhere, as far as shared memory holds the rows. Enqueues and returns. What the host
+/// sees (shapes, strides, parameters) raises ArgumentError at once; lengths, tables, offsets and packed masks are
+/// checked by the kernels, which then write nothing, and cuda.check() raises the error. Without q.indptr only the part
+/// of a page table is checked that the mask lets be read. A cache view of the user's own must have capacity(), the most
+/// tokens of a head, as blocks and scratch are sized by it on the host. Scratch: 4 * (value_dim + 2) bytes per query
+/// head and chunk, plus some bytes per tile.
 template <Storage Q, kv::CacheView C, Storage O, Mask M = Causal>
 void attend(Cuda& cuda, const Dense& a, const Queries<Q>& q, const C& cache, View<O, 3> out, View<float, 2> lse = {},
             const M& mask = {}, View<const float, 1> sinks = {}) {

@@ -6,11 +6,12 @@
 #ifndef DECANT_ATTENTION_DENSE_HPP
 #define DECANT_ATTENTION_DENSE_HPP
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 
+#include "../core/detail/task_counter.hpp"
 #include "detail/dense_tile.hpp"
+#include "detail/latent_rows.hpp"
 #include "policy.hpp"
 
 namespace decant::attention {
@@ -172,7 +173,8 @@ void write_tile(const DenseShape& x, const DenseTile& tile, const DenseRows& sta
 /// A query that sees no key gets o = 0 and lse = -inf. NaN and +inf logits give NaN, in that query and head only; what
 /// unused slots and unseen keys hold never matters. Results depend on cpu.isa(), within Dense::error_bound, and not on
 /// threads, pages, strides or the rest of the batch; a sequence's queries differ in last bits between a call of few
-/// (queries * group < 24) and of many.
+/// (queries * group < 24) and of many, and few bf16 queries over a bf16 cache from the same numbers as float, where the
+/// processor multiplies bf16 (AVX512_BF16: about a quarter less time; subnormal products there count as 0).
 /// Errors: ArgumentError on unequal shapes and whatever validate(cache) raises, before anything is written.
 /// O(total * query_heads * length * (key_dim + value_dim)); each row of K and V is read once per 64 rows of queries.
 template <Storage Q, kv::CacheView C, Storage O, Mask M = Causal>
@@ -214,6 +216,7 @@ void attend(Cpu& cpu, const Dense& a, const Queries<Q>& q, const C& cache, View<
   DenseTile* plan = cpu.workspace().take<DenseTile>(tiles);
   index_t made = 0;
   index_t chunks = 0;
+  index_t longest = 0;
   for (index_t s = 0; s < sequences; ++s) {
     const index_t m = queries_of(s);
     const index_t step = m > 0 ? tile_queries(m) : 1;
@@ -242,13 +245,17 @@ void attend(Cpu& cpu, const Dense& a, const Queries<Q>& q, const C& cache, View<
         tile.first_chunk = first < last ? first / x.chunk : 0;
         tile.last_chunk = first < last ? (last + x.chunk - 1) / x.chunk : 1;  // one at least, which may be empty
         tile.first_task = chunks;
-        chunks += tile.last_chunk - tile.first_chunk;
+        const index_t own = tile.last_chunk - tile.first_chunk;
+        chunks += own;
+        longest = longest > own ? longest : own;
       }
     }
   }
 
-  // Tiles are the tasks, or, when there are too few of them, chunks are. The arithmetic is the same.
-  const bool split = cpu.threads() > 1 && tiles < 4 * index_t{cpu.threads()} && chunks > tiles;
+  // Tiles are the tasks, or, when there are too few of them or one is a good part of a thread's share, chunks are. The
+  // arithmetic is the same.
+  const index_t threads = cpu.threads();
+  const bool split = threads > 1 && chunks > tiles && (tiles < 4 * threads || 8 * longest * threads > chunks);
   const index_t tasks = split ? chunks : tiles;
   const index_t workers = cpu.parts(tasks, 1);
   const index_t per_worker = DenseScratch::layout(x, most_rows, most_queries, nullptr, nullptr);
@@ -256,12 +263,12 @@ void attend(Cpu& cpu, const Dense& a, const Queries<Q>& q, const C& cache, View<
   const index_t per_part = DenseScratch::round(DenseRows::floats(most_rows, x.o_stride));
   float* parts = split ? cpu.workspace().take<float>(chunks * per_part) : nullptr;
 
-  const DenseTileWorker<C, M> worker(x, cache, mask, cpu.isa());
-  std::atomic<index_t> next{0};
+  const DenseTileWorker<C, M, Q> worker(x, cache, mask, cpu.isa());
+  decant::detail::TaskCounter next;
   auto run_tiles = [&](index_t part) {
     DenseScratch w;
     DenseScratch::layout(x, most_rows, most_queries, memory + part * per_worker, &w);
-    for (index_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) {
+    for (index_t task = next.take(); task < tasks; task = next.take()) {
       const DenseTile& tile = plan[task];
       const index_t rows = tile.queries * x.group;
       const DenseRows state = DenseRows::at(w.part, rows);
@@ -278,7 +285,7 @@ void attend(Cpu& cpu, const Dense& a, const Queries<Q>& q, const C& cache, View<
   auto run_chunks = [&](index_t part) {
     DenseScratch w;
     DenseScratch::layout(x, most_rows, most_queries, memory + part * per_worker, &w);
-    for (index_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) {
+    for (index_t task = next.take(); task < tasks; task = next.take()) {
       index_t low = 0;
       index_t high = tiles;
       while (high - low > 1) {  // the last tile whose first_task <= task is the one that owns it

@@ -26,11 +26,12 @@ concept Mask = std::copyable<M> &&
   // A hint: no key outside is allowed. Anything may be returned that is not too narrow; it is cut to [0, keys).
   { m.range(sequence, query, queries, keys) } -> std::same_as<KeyRange>;
 };
-// Three options: `static constexpr bool whole_range = true` says that everything inside range() is allowed, so that
-// allowed() need not be asked; word(sequence, query, first, count, queries, keys) answers for the keys first + j,
-// j < count <= 64, at once, as the bits j of a std::uint64_t, others 0; and a free function validate(mask, sequences,
-// sequence, queries, keys), found by argument-dependent lookup and called for each sequence before anything is written,
-// may throw.
+// Options: `static constexpr bool whole_range = true` says that everything inside range() is allowed, so that allowed()
+// need not be asked; whole(sequence, query, queries, keys) is a KeyRange within range() of which that is true;
+// word(sequence, query, first, count, queries, keys) answers for the keys first + j, j < count <= 64, at once, as the
+// bits j of a std::uint64_t, others 0; a free function validate(mask, sequences, sequence, queries, keys), found by
+// argument-dependent lookup and called for each sequence before anything is written, may throw; and
+// holds(sequences, sequence, queries, keys) says the same where it cannot, on a device.
 
 namespace detail {
 
@@ -40,9 +41,18 @@ DECANT_HD constexpr bool whole_range() {
   else return false;
 }
 
+/// Keys that the query surely sees, without asking for each.
+template <class M>
+DECANT_HD KeyRange whole_keys(const M& mask, index_t sequence, index_t query, index_t queries, index_t keys) {
+  if constexpr (whole_range<M>()) return mask.range(sequence, query, queries, keys);
+  else if constexpr (requires { mask.whole(sequence, query, queries, keys); })
+    return mask.whole(sequence, query, queries, keys);
+  else return {};
+}
+
 /// Bit j: the query may see key first + j, for j < count <= 64. All of these keys must lie in range().
 template <class M>
-std::uint64_t allowed_word(const M& mask, index_t sequence, index_t query, index_t first, index_t count,
+DECANT_HD std::uint64_t allowed_word(const M& mask, index_t sequence, index_t query, index_t first, index_t count,
                            index_t queries, index_t keys) {
   if constexpr (whole_range<M>()) {
     return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
@@ -126,9 +136,9 @@ struct BitMask {
   DECANT_HD KeyRange range(index_t, index_t, index_t, index_t keys) const { return {0, keys}; }
   /// Whether there is a bit for each query and key of the sequence: what validate() asks, where it cannot throw.
   DECANT_HD bool holds(index_t sequences, index_t sequence, index_t queries, index_t keys) const {
+    if (offsets.empty() ? sequences != 1 : offsets.extent(0) != sequences + 1) return false;
     const index_t first = offsets.empty() ? 0 : offsets[sequence];
     const index_t last = offsets.empty() ? bits.extent(0) : offsets[sequence + 1];
-    if (offsets.empty() ? sequences != 1 : offsets.extent(0) != sequences + 1) return false;
     return first >= 0 && last <= bits.extent(0) && (queries * keys + 7) / 8 <= last - first;
   }
 };

@@ -7,12 +7,12 @@
 #ifndef DECANT_ATTENTION_SANTA_HPP
 #define DECANT_ATTENTION_SANTA_HPP
 
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 
+#include "../core/detail/task_counter.hpp"
 #include "dense.hpp"
 #include "detail/santa_sampler.hpp"
 #include "detail/sparse_gather_rows.hpp"
@@ -136,6 +136,7 @@ class SantaWorker {
       for (index_t d = 0; d < x_.key_dim; ++d) to[d] = static_cast<float>(from[d]);
       for (index_t d = x_.key_dim; d < x_.q_stride; ++d) to[d] = 0;
     }
+    kernels_.arrange(q_, x_.q_stride, x_.group, x_.key_dim);
   }
 
   index_t count_at(const SantaTask& task, index_t first) const {
@@ -264,7 +265,7 @@ void attend(Cpu& cpu, const Santa& a, const Queries<Q>& q, const C& cache, View<
         task.range.last = task.range.last > task.tile.keys ? task.tile.keys : task.range.last;
         const index_t position = task.tile.keys - m + i + 1;  // keys up to the query itself
         task.keys.tile = santa_tile(a, position);
-        const index_t round = task.keys.tile * santa_spans;  // whole blocks and whole tiles
+        const index_t round = task.keys.tile * (dense_block / 16);  // whole blocks and whole tiles
         task.keys.first = task.range.first / round * round;
         task.keys.blocks = task.range.first < task.range.last
                                ? (task.range.last - task.keys.first + dense_block - 1) / dense_block
@@ -296,11 +297,11 @@ void attend(Cpu& cpu, const Santa& a, const Queries<Q>& q, const C& cache, View<
   const auto worker_of = [&](index_t part) {
     return SantaWorker<C, M>(a, x, cache, mask, cpu.isa(), all_floats + part * floats, all_sums + part * x.group);
   };
-  std::atomic<index_t> next{0};
+  decant::detail::TaskCounter pieces, next;
   if (split) {
     cpu.parallel_for(workers, [&](index_t part) {
       auto worker = worker_of(part);
-      for (index_t chunk = next.fetch_add(1); chunk < chunks; chunk = next.fetch_add(1)) {
+      for (index_t chunk = pieces.take(); chunk < chunks; chunk = pieces.take()) {
         index_t low = 0;
         index_t high = tasks;
         while (high - low > 1) {  // the last task whose first_chunk <= chunk, one with chunks of its own
@@ -312,11 +313,10 @@ void attend(Cpu& cpu, const Santa& a, const Queries<Q>& q, const C& cache, View<
         worker.score(plan[low], begin, end, memory_of(low), q.rows);
       }
     });
-    next = 0;
   }
   cpu.parallel_for(workers, [&](index_t part) {
     auto worker = worker_of(part);
-    for (index_t i = next.fetch_add(1); i < tasks; i = next.fetch_add(1)) {
+    for (index_t i = next.take(); i < tasks; i = next.take()) {
       const SantaMemory m = memory_of(split ? i : part);
       if (!split) worker.score(plan[i], 0, plan[i].keys.blocks, m, q.rows);
       worker.finish(plan[i], m, out, lse, sinks);

@@ -6,12 +6,13 @@
 #ifndef DECANT_ATTENTION_SANTA_SCORES_HPP
 #define DECANT_ATTENTION_SANTA_SCORES_HPP
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
 #include "../core/cpu.hpp"
+#include "../core/detail/rounded.hpp"
+#include "../core/detail/task_counter.hpp"
 #include "../core/random.hpp"
 #include "detail/dense_kernels.hpp"
 
@@ -57,21 +58,34 @@ struct FeatureMajorKeys {
   View<const std::int32_t, 1> indices;        // [at least indptr[sequences]]
   View<const std::int32_t, 1> last_page_len;  // [sequences]
 
-  index_t sequences() const { return last_page_len.extent(0); }
-  index_t kv_heads() const { return keys.extent(1); }
-  index_t key_dim() const { return keys.extent(2); }
-  index_t page_size() const { return keys.extent(3); }
-  index_t pages(index_t s) const { return index_t{indptr[s + 1]} - indptr[s]; }
-  index_t length(index_t s) const { return pages(s) == 0 ? 0 : (pages(s) - 1) * page_size() + last_page_len[s]; }
+  DECANT_HD index_t sequences() const { return last_page_len.extent(0); }
+  DECANT_HD index_t kv_heads() const { return keys.extent(1); }
+  DECANT_HD index_t key_dim() const { return keys.extent(2); }
+  DECANT_HD index_t page_size() const { return keys.extent(3); }
+  DECANT_HD index_t pages(index_t s) const { return index_t{indptr[s + 1]} - indptr[s]; }
+  DECANT_HD index_t length(index_t s) const {
+    return pages(s) == 0 ? 0 : (pages(s) - 1) * page_size() + last_page_len[s];
+  }
 };
 
+namespace detail {
+
+/// What can be told without reading tables, which may be a device's.
 template <class T>
-void validate(const FeatureMajorKeys<T>& c) {
+void validate_shapes(const FeatureMajorKeys<T>& c) {
   constexpr const char* where = "attention::FeatureMajorKeys";
   require(c.kv_heads() >= 1 && c.key_dim() >= 1 && c.page_size() >= 1, where, "keys",
           "at least one head, feature, token", 0);
   require(c.keys.stride(3) == 1 || c.page_size() == 1, where, "keys", "stride 1 along the tokens", c.keys.stride(3));
   require_equal(c.indptr.extent(0), c.sequences() + 1, where, "indptr");
+}
+
+}  // namespace detail
+
+template <class T>
+void validate(const FeatureMajorKeys<T>& c) {
+  constexpr const char* where = "attention::FeatureMajorKeys";
+  detail::validate_shapes(c);
   require(c.indptr[0] == 0, where, "indptr", "0 at its beginning", c.indptr[0]);
   for (index_t s = 0; s < c.sequences(); ++s) {
     require(c.pages(s) >= 0, where, "indptr", "values that never decrease", c.pages(s));
@@ -87,11 +101,14 @@ void validate(const FeatureMajorKeys<T>& c) {
 
 namespace detail {
 
+/// Not the numbers that Santa draws values with.
+DECANT_HD inline Philox bernoulli_random(const BernoulliQuery& a) { return {a.seed ^ 0x426572'6e6f756cu}; }
+
 /// How often a feature of probability pi is drawn in `draws` draws. words: of this feature's random numbers.
-inline int bernoulli_count(int draws, bool strata, double pi, Philox random, std::uint32_t feature, std::uint32_t step,
-                           std::uint32_t request, std::uint32_t stream) {
+DECANT_HD inline int bernoulli_count(int draws, bool strata, double pi, Philox random, std::uint32_t feature,
+                                     std::uint32_t step, std::uint32_t request, std::uint32_t stream) {
   if (strata) {
-    const double expected = draws * pi;
+    const double expected = ::decant::detail::rounded_product(draws, pi);
     const double whole = std::floor(expected);
     const double u = random(feature, step, request, stream).word[0] * 0x1p-32;
     return static_cast<int>(whole) + (u < expected - whole ? 1 : 0);
@@ -109,7 +126,7 @@ inline int bernoulli_count(int draws, bool strata, double pi, Philox random, std
 template <class Q>
 bool bernoulli_factors(const BernoulliQuery& a, float scale, const View<const Q, 3>& q, index_t sequence,
                        index_t first_head, index_t group, std::uint32_t step, std::uint32_t request, float* factors) {
-  const Philox random{a.seed ^ 0x426572'6e6f756cu};  // not the numbers that Santa draws values with
+  const Philox random = bernoulli_random(a);
   const index_t dim = q.extent(2);
   const auto at = [&](index_t g, index_t d) {
     return static_cast<double>(static_cast<float>(q(sequence, first_head + g, d)));
@@ -147,6 +164,29 @@ bool bernoulli_factors(const BernoulliQuery& a, float scale, const View<const Q,
   return true;
 }
 
+template <class Q, class T>
+void validate_bernoulli_shapes(const View<Q, 3>& q, const FeatureMajorKeys<T>& keys, const View<float, 3>& out,
+                               const View<const std::uint32_t, 1>& requests, const View<std::int32_t, 2>& features) {
+  constexpr const char* where = "attention::bernoulli_scores";
+  const index_t heads = keys.kv_heads(), dim = keys.key_dim(), sequences = keys.sequences();
+  const index_t query_heads = q.extent(1);
+  require_equal(q.extent(0), sequences, where, "q");
+  require(
+      query_heads >= heads && query_heads % heads == 0 && query_heads <= 65536, where, "q",
+      [&] { return "a number of query heads that is a multiple of kv_heads = " + std::to_string(heads); }, query_heads);
+  require_equal(q.extent(2), dim, where, "q");
+  require(dim <= 32768, where, "q", "at most 32768 features", dim);
+  require_equal(out.extent(0), sequences, where, "out");
+  require_equal(out.extent(1), query_heads, where, "out");
+  require(out.stride(2) == 1 || out.extent(2) <= 1, where, "out", "stride 1 along the tokens", out.stride(2));
+  if (requests.data() != nullptr || requests.extent(0) != 0)
+    require_equal(requests.extent(0), sequences, where, "requests");
+  if (features.data() != nullptr || features.extent(0) != 0) {
+    require_equal(features.extent(0), sequences, where, "features");
+    require_equal(features.extent(1), heads, where, "features");
+  }
+}
+
 }  // namespace detail
 
 /// out[s, h, t] = an unbiased estimate of scale * q[s, h] . k_t for every token t of sequence s; what lies beyond is
@@ -164,25 +204,11 @@ void bernoulli_scores(Cpu& cpu, const BernoulliQuery& a, View<Q, 3> q, const Fea
   constexpr const char* where = "attention::bernoulli_scores";
   validate(a);
   validate(keys);
+  validate_bernoulli_shapes(q, keys, out, requests, features);
   const index_t heads = keys.kv_heads(), dim = keys.key_dim(), sequences = keys.sequences();
   const index_t query_heads = q.extent(1);
-  require_equal(q.extent(0), sequences, where, "q");
-  require(
-      query_heads >= heads && query_heads % heads == 0 && query_heads <= 65536, where, "q",
-      [&] { return "a number of query heads that is a multiple of kv_heads = " + std::to_string(heads); }, query_heads);
-  require_equal(q.extent(2), dim, where, "q");
-  require(dim <= 32768, where, "q", "at most 32768 features", dim);
-  require_equal(out.extent(0), sequences, where, "out");
-  require_equal(out.extent(1), query_heads, where, "out");
-  require(out.stride(2) == 1 || out.extent(2) <= 1, where, "out", "stride 1 along the tokens", out.stride(2));
   for (index_t s = 0; s < sequences; ++s)
     require(keys.length(s) <= out.extent(2), where, "out", "room for every token", out.extent(2));
-  if (requests.data() != nullptr || requests.extent(0) != 0)
-    require_equal(requests.extent(0), sequences, where, "requests");
-  if (features.data() != nullptr || features.extent(0) != 0) {
-    require_equal(features.extent(0), sequences, where, "features");
-    require_equal(features.extent(1), heads, where, "features");
-  }
 
   const index_t group = query_heads / heads, page_size = keys.page_size();
   const index_t o_stride = (page_size + 15) / 16 * 16;
@@ -195,7 +221,7 @@ void bernoulli_scores(Cpu& cpu, const BernoulliQuery& a, View<Q, 3> q, const Fea
   float* const all_floats = cpu.workspace().take<float>(workers * floats);
   index_t* const all_used = cpu.workspace().take<index_t>(workers * dim);
   const DenseKernels<T>& kernels = dense_kernels<T>(cpu.isa());
-  std::atomic<index_t> next{0};
+  decant::detail::TaskCounter next;
   cpu.parallel_for(workers, [&](index_t part) {
     float* const factors = all_floats + part * floats;        // [dim][group]
     float* const weights = factors + dim * group;             // [blocks][group][64], of the features that are read
@@ -203,7 +229,7 @@ void bernoulli_scores(Cpu& cpu, const BernoulliQuery& a, View<Q, 3> q, const Fea
     float* const ones = o + group * o_stride;                 // [group]
     index_t* const used = all_used + part * dim;
     for (index_t g = 0; g < group; ++g) ones[g] = 1;
-    for (index_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) {
+    for (index_t task = next.take(); task < tasks; task = next.take()) {
       const index_t s = task / heads, h = task % heads;
       const index_t length = keys.length(s);
       const std::uint32_t request = requests.empty() ? 0 : requests[s];

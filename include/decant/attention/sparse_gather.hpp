@@ -4,10 +4,10 @@
 #ifndef DECANT_ATTENTION_SPARSE_GATHER_HPP
 #define DECANT_ATTENTION_SPARSE_GATHER_HPP
 
-#include <atomic>
 #include <cstdint>
 
 #include "../core/cpu.hpp"
+#include "../core/detail/task_counter.hpp"
 #include "detail/sparse_gather_rows.hpp"
 
 namespace decant::attention {
@@ -22,20 +22,28 @@ struct RowLists {
 
 namespace detail {
 
+/// What can be told without reading lists, lengths or tables, which may be a device's. count: of lists.
 template <class C, class O>
-void validate_sparse_gather(const C& cache, const RowLists& lists, const View<O, 3>& out, index_t group, bool shared) {
+void validate_gather_shapes(const C& cache, const RowLists& lists, const View<O, 3>& out, index_t group,
+                            index_t count) {
   constexpr const char* where = "attention::sparse_gather";
-  const index_t heads = cache.kv_heads();
-  const index_t width = shared ? heads : heads * group;
   require_equal(out.extent(0), cache.sequences(), where, "out");
   require_equal(out.extent(2), cache.value_dim(), where, "out");
   require(out.data() != nullptr || out.size() == 0, where, "out", "data", "a null pointer");
   require_equal(lists.weights.extent(0), lists.rows.extent(0), where, "lists.weights");
   require(
-      shared || lists.weights.extent(1) == 1, where, "lists.weights",
+      lists.weights.extent(1) == group || lists.weights.extent(1) == 1, where, "lists.weights",
       [&] { return "a weight per row, or one for each of the group's " + std::to_string(group) + " query heads"; },
       lists.weights.extent(1));
-  require_equal(lists.indptr.extent(0), cache.sequences() * width + 1, where, "lists.indptr");
+  require_equal(lists.indptr.extent(0), count + 1, where, "lists.indptr");
+}
+
+template <class C, class O>
+void validate_sparse_gather(const C& cache, const RowLists& lists, const View<O, 3>& out, index_t group, bool shared) {
+  constexpr const char* where = "attention::sparse_gather";
+  const index_t heads = cache.kv_heads();
+  const index_t width = shared ? heads : heads * group;
+  validate_gather_shapes(cache, lists, out, group, cache.sequences() * width);
   require(lists.indptr[0] == 0, where, "lists.indptr", "0 at its beginning", lists.indptr[0]);
   for (index_t i = 0; i < cache.sequences() * width; ++i) {
     const index_t end = lists.indptr[i + 1];
@@ -78,11 +86,11 @@ void sparse_gather(Cpu& cpu, const C& cache, const RowLists& lists, View<O, 3> o
   const index_t workers = cpu.parts(tasks, 1);
   Workspace::Scope scope(cpu.workspace());
   float* const memory = cpu.workspace().take<float>(workers * per_worker);
-  std::atomic<index_t> next{0};
+  decant::detail::TaskCounter next;
   cpu.parallel_for(workers, [&](index_t worker) {
     float* const o = memory + worker * per_worker;
     RowSum<C> sum(cache, cpu.isa(), at_once, o_stride, o + at_once * o_stride);
-    for (index_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) {
+    for (index_t task = next.take(); task < tasks; task = next.take()) {
       const index_t sequence = task / width;
       sum.begin(sequence, shared ? task % width : task % width / group, o);
       for (index_t k = lists.indptr[task]; k < lists.indptr[task + 1]; ++k) {

@@ -44,6 +44,15 @@ struct TreeMask {
   DECANT_HD KeyRange range(index_t, index_t query, index_t queries, index_t keys) const {
     return {0, keys - queries + query + 1};
   }
+  /// The context.
+  DECANT_HD KeyRange whole(index_t, index_t, index_t queries, index_t keys) const { return {0, keys - queries}; }
+  /// Whether there is a row for each query of the sequence: what validate() asks, where it cannot throw.
+  DECANT_HD bool holds(index_t sequences, index_t sequence, index_t queries, index_t) const {
+    if (offsets.empty() ? sequences != 1 : offsets.extent(0) != sequences + 1) return false;
+    const index_t first = offsets.empty() ? 0 : offsets[sequence];
+    const index_t last = offsets.empty() ? words.extent(0) : offsets[sequence + 1];
+    return first >= 0 && last <= words.extent(0) && tree_words(queries) <= last - first;
+  }
 
  private:
   DECANT_HD static constexpr std::uint64_t below(index_t n) {

@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(move_threads)
   using T = element_of<C>;
   const index_t h = blockIdx.y / 2;
   const bool keys = blockIdx.y % 2 == 0;
+  if (!keys && (heads[h].count <= heads[h].first_moved || values_in_key_rows(cache, sequence, h))) return;
   const int units = static_cast<int>((keys ? cache.key_dim() : cache.value_dim()) / Unit);
   const int first = static_cast<int>(blockIdx.x) * width;
   if (first >= units) return;

@@ -2,6 +2,7 @@
 #include "conformance/attention_policy.hpp"
 
 #include "cuda/mirror.cuh"
+#include "decant/attention/santa.cuh"
 
 namespace {
 
@@ -13,6 +14,13 @@ TEST_CASE("AttentionPolicy on Cuda: Dense over float caches") {
 
 TEST_CASE("AttentionPolicy on Cuda: Dense over bf16 caches") {
   conformance::attention_policy<decant::bf16, MirrorCuda>(decant::attention::Dense{.chunk = 100});
+}
+
+// With as many samples as there are keys, and more, all keys are taken; other schemes are held against the CPU's draws
+// (tests/cuda/santa), as 16 samples per key would take long here.
+TEST_CASE("AttentionPolicy on Cuda: Santa over float caches") {
+  conformance::attention_policy<float, MirrorCuda>(decant::attention::Santa{
+      .samples = 24000, .scheme = decant::attention::SantaScheme::threshold_systematic});
 }
 
 }  // namespace

@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "decant/attention/cascade.cuh"
 #include "decant/attention/dense.cuh"
+#include "decant/attention/mla.cuh"
+#include "decant/attention/santa.cuh"
+#include "decant/attention/santa_scores.cuh"
+#include "decant/attention/sparse_gather.cuh"
 #include "decant/codec/splitzip.cuh"
 #include "decant/kv/compact.cuh"
 #include "decant/kv/dense_kv.hpp"
@@ -66,10 +71,9 @@ struct Problem {
     using kv::score;
     score(cuda, s, layer(), scores.view(heads, n));
   }
-  template <class C>
-  void attend(const C& cache) {
-    decant::attention::attend(cuda, decant::attention::Dense{},
-                              View<const float, 3>(q.data(), 1, heads * group, dim), cache,
+  template <class C, class A = decant::attention::Dense>
+  void attend(const C& cache, const A& policy = {}) {
+    decant::attention::attend(cuda, policy, View<const float, 3>(q.data(), 1, heads * group, dim), cache,
                               out.view(1, heads * group, dim));
   }
 };
@@ -85,6 +89,16 @@ constexpr index_t key_rows = heads * n * row_bytes;         // all keys
 constexpr index_t score_bytes = heads * n * 4;
 constexpr index_t query_bytes = heads * group * dim * 4;    // of one token, in or out
 
+/// Santa on keys that are all alike: every fourth key is drawn, by all query heads the same ones. An exponential goes
+/// out and comes in twice, half a byte of sums and a 64th of a largest logit go out and come in, and so does each
+/// head's sum of values over 1024 keys.
+constexpr index_t drawn = n / 4, listed = 2048;
+constexpr index_t santa_bytes = key_rows + heads * drawn * row_bytes +
+                                heads * group * (n * 4 * 3 + n / 2 * 2 + n / 64 * 4 * 2 + n / 1024 * dim * 4 * 2) +
+                                2 * query_bytes;
+
+constexpr index_t mla_heads = 16, mla_tokens = 1024, nope = 128, rope = 64, latent = 512;  // MLA
+
 const Case cases[] = {
     {"attend, dense, bf16", kv_rows + 2 * query_bytes, [](Problem& p) { p.attend(p.dense()); }},
     {"attend, paged, bf16", kv_rows + 2 * query_bytes + heads * pages * 4,
@@ -95,6 +109,83 @@ const Case cases[] = {
            last(std::vector<std::int32_t>{page_size});
        p.attend(kv::PagedKV<bf16>{p.keys.view(pages, heads, page_size, dim), p.values.view(pages, heads, page_size, dim),
                                   indptr.view(2), indices.view(pages), last.view(1)});
+     }},
+    // 16 requests that share all but the last 64 tokens of theirs: rows once, and o and lse of 32 states, out and in.
+    {"attend, cascade, bf16", kv_rows + 32 * heads * group * 2 * 4 * (dim + dim + 1),
+     [](Problem& p) {
+       namespace attention = decant::attention;
+       constexpr index_t requests = 16, own = 64;
+       std::vector<attention::Segment> segments{{-1, 0, 0, n - requests * own}};
+       std::vector<index_t> leaves;
+       for (index_t r = 0; r < requests; ++r) {
+         leaves.push_back(r + 1);
+         segments.push_back({0, 0, n - (requests - r) * own, n - (requests - r - 1) * own});
+       }
+       const attention::CascadePlan plan = attention::plan(
+           attention::Cascade{}, View<const attention::Segment, 1>(segments), View<const index_t, 1>(leaves));
+       if (cascade_bytes(plan, heads, heads * group, dim, dim, 2) != kv_rows + 32 * heads * group * 8 * (2 * dim + 1))
+         throw std::runtime_error("another number of bytes than expected");
+       const attention::CascadeRoom room = cascade_room(plan);
+       std::vector<std::int32_t> staging(static_cast<std::size_t>(cascade_words(room)));
+       const DeviceBuffer<std::int32_t> words(cascade_words(room));
+       const DeviceBuffer<float> queries(std::vector<float>(requests * heads * group * dim, 0.125f));
+       const DeviceBuffer<float> o(requests * heads * group * dim);
+       attention::attend(p.cuda, attention::Dense{},
+                         upload(p.cuda, plan, room, staging, words.view(words.size())),
+                         View<const float, 3>(queries.data(), requests, heads * group, dim), p.dense(),
+                         o.view(requests, heads * group, dim));
+       p.cuda.check();
+     }},
+    // Queries are read by the 16 pieces of a head.
+    {"attend, Santa, bf16", santa_bytes + 15 * query_bytes,
+     [](Problem& p) { p.attend(p.dense(), decant::attention::Santa{.samples = drawn, .couple_group = true}); }},
+    {"sparse_gather, bf16",
+     heads * listed * (row_bytes + 4 * 2 + 4 * group) + heads * group * (listed / 256 * 2 + 1) * dim * 4,
+     [](Problem& p) {
+       std::vector<std::int32_t> rows;
+       for (index_t i = 0; i < heads * listed; ++i) rows.push_back(static_cast<std::int32_t>(i * 1237 % n));
+       const DeviceBuffer<std::int32_t> indptr(std::vector<std::int32_t>{0, listed, 2 * listed}), device_rows(rows);
+       const DeviceBuffer<float> weights(std::vector<float>(heads * listed * group, 0.5f));
+       decant::attention::sparse_gather(
+           p.cuda, p.dense(),
+           decant::attention::RowLists{indptr.view(3), device_rows.view(heads * listed),
+                                       View<const float, 2>(weights.data(), heads * listed, group)},
+           p.out.view(1, heads * group, dim));
+     }},
+    // All features are used, as all |q| are alike: their numbers and factors once per page.
+    {"bernoulli_scores, bf16", key_rows + group * score_bytes + n / 64 * heads * dim * (4 + 4 * group),
+     [](Problem& p) {
+       std::vector<std::int32_t> table;
+       for (index_t i = 0; i < n / 64; ++i) table.push_back(static_cast<std::int32_t>(n / 64 - 1 - i));
+       const DeviceBuffer<std::int32_t> indices(table), indptr(std::vector<std::int32_t>{0, n / 64}),
+           last(std::vector<std::int32_t>{64});
+       const DeviceBuffer<float> out(heads * group * n);
+       const decant::attention::FeatureMajorKeys<bf16> keys{View<const bf16, 4>(p.keys.data(), n / 64, heads, dim, 64),
+                                                            indptr.view(2), indices.view(n / 64), last.view(1)};
+       bernoulli_scores(p.cuda, decant::attention::BernoulliQuery{},
+                        View<const float, 3>(p.q.data(), 1, heads * group, dim), keys, out.view(1, heads * group, n));
+     }},
+    // Weights and cache once. Then queries once per 128 columns of the latent, absorbed ones out and once per 512 tokens
+    // in, a state per 512 tokens and the latent result out and in, the latter once per 32 columns of the result.
+    {"attend, Mla, two pools, bf16",
+     mla_heads * ((nope + dim) * latent * 2 + 4 * (4 * nope + rope + 3 * (latent + rope) + 4 * (latent + 2) +
+                                                   5 * latent + dim)) +
+         mla_tokens * (latent + rope) * 2,
+     [](Problem& p) {
+       namespace attention = decant::attention;
+       const DeviceBuffer<bf16> c(std::vector<bf16>(mla_tokens * latent, bf16(0.5f))),
+           k_pe(std::vector<bf16>(mla_tokens * rope, bf16(0.5f))),
+           kv_b(std::vector<bf16>(mla_heads * (nope + dim) * latent, bf16(0.01f)));
+       const DeviceBuffer<float> q_nope(std::vector<float>(mla_heads * nope, 0.5f)),
+           q_pe(std::vector<float>(mla_heads * rope, 0.5f)), out(mla_heads * dim);
+       p.length.upload({mla_tokens});
+       attention::attend(
+           p.cuda, attention::Mla{},
+           attention::MlaQueries<float>{q_nope.view(1, mla_heads, nope), q_pe.view(1, mla_heads, rope)},
+           attention::mla_weights(kv_b.view(mla_heads * (nope + dim), latent), mla_heads, nope),
+           kv::latent(c.view(1, mla_tokens, latent), k_pe.view(1, mla_tokens, rope), p.length.view(1)),
+           out.view(1, mla_heads, dim));
+       p.cuda.check();
      }},
     {"score, KNorm", key_rows + score_bytes, [](Problem& p) { p.score(kv::KNorm{}); }},
     // Also the sum of every 64 keys, in and out, and the mean key once per 64 keys.

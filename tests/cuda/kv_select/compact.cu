@@ -74,6 +74,25 @@ TEST_CASE("compact, ragged") {
   check_compaction<conformance::Ragged<decant::fp8_e4m3>>({{32, 16}, {2, 1}});
 }
 
+TEST_CASE("compact moves a row once where values lie in keys, as in latent caches") {
+  std::vector<float> rows(20 * 12);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i);
+  std::vector<float> expected = rows;
+  const std::vector<std::int32_t> tokens{1, 2, 3, 5, 8, 13};  // most destinations are rows that move, too
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    std::copy_n(rows.data() + tokens[i] * 12, 12, expected.data() + i * 12);
+  Stream stream;
+  Cuda cuda(stream);
+  DeviceBuffer<float> d_rows(rows);
+  DeviceBuffer<std::int32_t> length(std::vector<std::int32_t>{20}), kept(tokens), count(std::vector<std::int32_t>{6});
+  const kv::DenseKV<float> cache{{d_rows.data(), 1, 1, 20, 12}, {d_rows.data(), {1, 1, 20, 8}, {240, 240, 12, 1}},
+                                 length.view(1)};
+  compact(cuda, cache, kv::KeptView{{kept.data(), 1, 6}, count.view(1)});
+  cuda.check();
+  REQUIRE(length.download()[0] == 6);
+  REQUIRE(d_rows.download() == expected);
+}
+
 TEST_CASE("more rows than a tile, and rows wider than most") {
   Cpu cpu;
   Stream stream;

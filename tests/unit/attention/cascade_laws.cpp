@@ -46,7 +46,7 @@ namespace attention_test {
 
 namespace {
 
-TEST_CASE("Cascade: threads change no bit") {
+TEST_CASE("Cascade: threads change no bit", "[threads]") {
   for (unsigned seed = 0; seed < 6; ++seed) {
     const Forest<float> f = random_forest(500 + seed, 400, 3);
     const DenseCache<float> cache(f.stored);

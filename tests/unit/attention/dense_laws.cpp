@@ -191,7 +191,7 @@ TEST_CASE("Dense: a query's result does not depend on the queries after it, bit 
   });
 }
 
-TEST_CASE("Dense: threads change no bit") {
+TEST_CASE("Dense: threads change no bit", "[threads]") {
   for (const Problem<float>& p :
        {Problem<float>(2, 3, 24, 16, {5000}), Problem<float>(1, 3, 24, 16, {2500, 0, 3}, {2, 1, 1}),
         Problem<float>(2, 1, 24, 16, {400}, {399}), Problem<float>(1, 2, 24, 16, {3000}, {70})}) {

@@ -57,6 +57,43 @@ TEST_CASE("Dense: every storage type") {
   compare(Problem<fp8_e5m2>(2, 3, 37, 25, lengths, many), "prefill");
 }
 
+TEST_CASE("Dense: whole lines of every storage type and their tails, for every number of rows at once") {
+  // 64 bytes hold 16 to 64 elements; 200 has whole registers beyond whole lines, and 83 single elements.
+  for (const index_t group : {1, 2, 3, 4, 7})
+    for (const index_t dim : {64, 83, 128, 200}) {
+      compare(Problem<float>(1, group, dim, 264 - dim, {67}), "decode");
+      compare(Problem<fp16>(1, group, dim, 264 - dim, {67}), "decode");
+      compare(Problem<bf16>(1, group, dim, 264 - dim, {67}), "decode");
+      compare(Problem<fp8_e4m3>(1, group, dim, 264 - dim, {67}), "decode");
+    }
+}
+
+TEST_CASE("Dense: bf16 queries over a bf16 cache, few and many") {
+  for (const index_t group : {1, 2, 3, 4, 8})
+    for (const index_t dim : {1, 24, 47, 128, 160})
+      for (const index_t queries : {1, 3, 30}) {
+        Problem<bf16> p(1, group, dim, 32, {150}, {queries});
+        std::vector<bf16> narrow;
+        for (float& x : p.q) {
+          narrow.push_back(bf16(x));
+          x = static_cast<float>(narrow.back());
+        }
+        const DenseCache<bf16> cache(p);
+        const Exact expected = exact(p);
+        for (const Isa isa : paths()) {
+          INFO(name(isa) << " group " << group << " dim " << dim << " queries " << queries);
+          Cpu cpu;
+          cpu.set_isa(isa);
+          Result r = run(cpu, p, cache.view);
+          const Queries<bf16> q{View<const bf16, 3>(narrow.data(), queries, group, dim), p.views().indptr};
+          attend(cpu, Dense{}, q, cache.view, View<float, 3>(r.o.data(), queries, group, 32),
+                 View<float, 2>(r.lse.data(), queries, group));
+          CHECK(error(r, expected) < Dense::error_bound);
+          CHECK(lse_error(r, expected) < 1e-5);
+        }
+      }
+}
+
 template <class T>
 void read_every_value() {
   // One key, all probability on it: the output is the stored value itself, whatever its bits.

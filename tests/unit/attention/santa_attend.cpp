@@ -8,6 +8,38 @@
 using namespace decant;
 using namespace decant::attention;
 
+namespace their_engine {
+
+/// A cache whose rows are handles, and which counts how often each is asked for.
+struct CountedRow {
+  const float* data;
+};
+inline void load_row(const CountedRow& row, index_t count, float* out) { std::copy_n(row.data, count, out); }
+struct CountedCache {
+  kv::DenseKV<const float> rows;
+  std::vector<int>*keys, *values;  // [sequence][kv head][token], `capacity` tokens each
+  index_t capacity;
+
+  index_t sequences() const { return rows.sequences(); }
+  index_t kv_heads() const { return rows.kv_heads(); }
+  index_t key_dim() const { return rows.key_dim(); }
+  index_t value_dim() const { return rows.value_dim(); }
+  index_t length(index_t s, index_t h) const { return rows.length(s, h); }
+  CountedRow key(index_t s, index_t h, index_t t) const { return {count(*keys, s, h, t, rows.key(s, h, t))}; }
+  CountedRow value(index_t s, index_t h, index_t t) const { return {count(*values, s, h, t, rows.value(s, h, t))}; }
+  index_t run(index_t, index_t, index_t) const { return 1; }
+  index_t key_stride() const { return 0; }
+  index_t value_stride() const { return 0; }
+
+  const float* count(std::vector<int>& of, index_t s, index_t h, index_t t, const float* row) const {
+    ++of[static_cast<std::size_t>((s * kv_heads() + h) * capacity + t)];
+    return row;
+  }
+};
+inline void validate(const CountedCache&) {}
+
+}  // namespace their_engine
+
 namespace attention_test {
 namespace {
 
@@ -114,6 +146,46 @@ TEST_CASE("Santa: o is the sum of the rows that the sampler names") {
   });
 }
 
+TEST_CASE("Santa: every key is read once, and of the values the rows that are named, once for each head") {
+  Problem<float> p(1, 3, 4, 4, {700});
+  std::fill(p.keys.begin(), p.keys.end(), 0.5f);  // known logits
+  const DenseCache<float> cache(p);
+  Cpu cpu;
+  for (const SantaScheme scheme : all_schemes)
+    for (const index_t samples : {1, 40, 5000}) {
+      INFO(name(scheme) << " samples " << samples);
+      std::vector<int> keys(700), values(700), expected(700);
+      const Santa a{.samples = samples, .scheme = scheme};
+      draw(cpu, p, their_engine::CountedCache{cache.view, &keys, &values, 700}, a);
+      Sampling sampling(a, Sampling::Logits(3, std::vector<float>(700, 0.0f)));
+      for (const Sampling::Row& r : sampling.rows(700)) ++expected[at(r.key)];
+      CHECK(values == expected);
+      CHECK(keys == std::vector<int>(700, 1));
+    }
+}
+
+TEST_CASE("Santa: the queries of a prompt together read nearly all values, which is why it is for decoding") {
+  // Keys that are all alike: with S samples per query a share of S / (S + 1) of the rows is read, up to 1 / 2n. 16
+  // sequences of 1024 keys, 5 standard errors of independent rows: falsely rejected once in a million seeds.
+  const index_t n = 1024;
+  Problem<float> p(1, 1, 4, 4, std::vector<index_t>(16, n), std::vector<index_t>(16, n));
+  std::fill(p.keys.begin(), p.keys.end(), 0.5f);
+  std::vector<std::uint32_t> requests(16);
+  std::iota(requests.begin(), requests.end(), 0u);
+  const DenseCache<float> cache(p);
+  Cpu cpu;
+  for (const Santa& a : {Santa{.samples = 1}, Santa{.samples = 4}, Santa{.samples = 16},
+                         Santa{.samples = 4, .scheme = SantaScheme::plain}}) {
+    INFO(name(a.scheme) << " samples " << a.samples);
+    std::vector<int> keys(at(16 * n)), values(at(16 * n));
+    draw(cpu, p, their_engine::CountedCache{cache.view, &keys, &values, n}, a, Causal{}, {}, requests);
+    const auto rows = static_cast<double>(16 * n), samples = static_cast<double>(a.samples);
+    const double read = 1 - static_cast<double>(std::count(values.begin(), values.end(), 0)) / rows;
+    const double expected = samples / (samples + 1);
+    CHECK(std::abs(read - expected) < 5 * std::sqrt(expected * (1 - expected) / rows) + 0.5 / static_cast<double>(n));
+  }
+}
+
 TEST_CASE("Santa: masks, and what unseen keys hold does not matter") {
   Problem<float> p(1, 2, 16, 12, {300, 90}, {1, 4});
   std::vector<std::uint8_t> bits(38 + 45);
@@ -182,7 +254,7 @@ TEST_CASE("Santa: NaN stays in the heads that see it or draw it") {
   });
 }
 
-TEST_CASE("Santa: draws do not depend on the queries beside, nor on threads; requests tell sequences apart") {
+TEST_CASE("Santa: draws do not depend on the queries beside, nor on threads; requests tell sequences apart", "[threads]") {
   const Problem<float> p(2, 2, 24, 16, {90, 200, 0, 90}, {30, 1, 1, 2});
   for (const SantaScheme scheme : {SantaScheme::global_systematic, SantaScheme::flash}) {
     const Santa a{.samples = 20, .scheme = scheme};
@@ -214,7 +286,7 @@ TEST_CASE("Santa: draws do not depend on the queries beside, nor on threads; req
   CHECK(!halves_equal(draw(cpu, twins, cache.view, {.samples = 30}, Causal{}, {}, {9, 8})));
 }
 
-TEST_CASE("Santa: scores in pieces for many threads change no bit") {
+TEST_CASE("Santa: scores in pieces for many threads change no bit", "[threads]") {
   for (Problem<float>& p : std::vector<Problem<float>>{
            {1, 3, 24, 16, {5000}}, {2, 2, 16, 8, {0, 1025, 0, 3, 0}}, {1, 1, 8, 8, {1024, 2049}, {2, 1}}}) {
     p.key(p.sequences() == 1 ? 0 : 1, 0, 700)[5] = p.sequences() == 2 ? quiet_nan : 0.0f;

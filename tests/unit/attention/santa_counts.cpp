@@ -65,6 +65,98 @@ TEST_CASE("Santa: counts add up to the samples and stay near their expectations;
   }
 }
 
+TEST_CASE("Santa: systematic counts are floors that share one offset") {
+  // floor(u + S F_i), F the cumulative distribution, is the number of draws up to key i, for one u in [0, 1): each key
+  // bounds u from both sides, and the bounds of all keys meet.
+  const auto all = logits(3001, 1, 2.0f);
+  const std::vector<double> p = softmax_of(all[0]);
+  for (const index_t samples : {1, 7, 128, 5000})
+    for (const index_t tile : {16, 256}) {
+      Sampling sampling({.samples = samples, .tile = tile}, all);
+      std::set<long> offsets;
+      for (std::uint32_t step = 0; step < 20; ++step) {
+        const std::vector<double> w = sampling.weights(step);
+        double low = 0, high = 1, end = 0;
+        for (std::size_t i = 0, drawn = 0; i < w.size(); ++i) {
+          drawn += static_cast<std::size_t>(std::lround(w[i] * static_cast<double>(samples)));
+          end += static_cast<double>(samples) * p[i];
+          low = std::max(low, static_cast<double>(drawn) - end);
+          high = std::min(high, static_cast<double>(drawn) + 1 - end);
+        }
+        CHECK(low < high + 1e-3);
+        offsets.insert(std::lround(low * 100));
+      }
+      CHECK(offsets.size() > (samples < 100 ? 1 : 10));
+    }
+}
+
+TEST_CASE("Santa: within tiles counts are shares rounded up or down, and no sample is lost") {
+  const index_t n = 1024, tile = 64;
+  const auto all = logits(n, 1, 2.0f);
+  const std::vector<double> p = softmax_of(all[0]);
+  std::vector<double> mass(at(n / tile), 0.0);
+  for (index_t i = 0; i < n; ++i) mass[at(i / tile)] += p[at(i)];
+  const auto weighty = static_cast<index_t>(std::count_if(mass.begin(), mass.end(), [](double m) { return m > 0; }));
+  REQUIRE(weighty == n / tile - 2);
+  for (const index_t samples : {14, 15, 64, 200, 3000}) {
+    // Samples of each tile: by largest remainders beyond the first one; equal ones.
+    std::vector<index_t> exact(mass.size()), flash(mass.size());
+    std::vector<std::pair<double, std::size_t>> remainders;
+    index_t left = samples - weighty;
+    for (std::size_t t = 0; t < mass.size(); ++t) {
+      if (mass[t] == 0) continue;
+      const double share = static_cast<double>(samples - weighty) * mass[t];
+      exact[t] = 1 + static_cast<index_t>(share);
+      flash[t] = std::max<index_t>(1, samples / weighty);
+      left -= static_cast<index_t>(share);
+      remainders.emplace_back(share - std::floor(share), t);
+    }
+    std::sort(remainders.rbegin(), remainders.rend());
+    for (std::size_t k = 0; k < at(left); ++k) ++exact[remainders[k].second];
+    for (const SantaScheme scheme : {SantaScheme::prop_exact, SantaScheme::flash}) {
+      INFO(name(scheme) << " samples " << samples);
+      const std::vector<index_t>& of_tile = scheme == SantaScheme::flash ? flash : exact;
+      Sampling sampling({.samples = samples, .scheme = scheme, .tile = tile}, all);
+      for (std::uint32_t step = 0; step < 5; ++step) {
+        const std::vector<double> w = sampling.weights(step);
+        std::vector<index_t> drawn(mass.size());
+        bool rounded = true;
+        for (index_t i = 0; i < n; ++i) {
+          const std::size_t t = at(i / tile);
+          if (mass[t] == 0) continue;
+          const double count = w[at(i)] * static_cast<double>(of_tile[t]) / mass[t];
+          const double share = p[at(i)] * static_cast<double>(of_tile[t]) / mass[t];
+          rounded = rounded && std::abs(count - std::round(count)) < 1e-3 && std::abs(count - share) < 1 + 1e-3;
+          drawn[t] += std::lround(count);
+        }
+        CHECK(rounded);
+        CHECK(drawn == of_tile);
+      }
+    }
+    CHECK(std::accumulate(exact.begin(), exact.end(), index_t{0}) == samples);
+  }
+}
+
+TEST_CASE("Santa: no more rows are named than there are samples, or keys") {
+  const auto all = logits(1000, 3, 1.0f);
+  for (const SantaScheme scheme : all_schemes)
+    for (const index_t samples : {1, 16, 100, 3000}) {
+      INFO(name(scheme) << " samples " << samples);
+      // Flash takes one of each tile whose keys have any weight, even if these are more: 32 tiles, two without.
+      const index_t most = scheme == SantaScheme::flash ? std::max<index_t>(samples, 30) : samples;
+      for (std::uint32_t step = 0; step < 5; ++step) {
+        index_t of_head[3] = {};
+        std::set<index_t> together;
+        for (const Sampling::Row& r : Sampling({.samples = samples, .scheme = scheme}, all).rows(step)) {
+          ++of_head[r.head];
+          together.insert(r.key);
+        }
+        for (const index_t rows : of_head) CHECK(rows <= std::min<index_t>(1000, most));
+        CHECK(static_cast<index_t>(together.size()) <= std::min<index_t>(1000, 3 * most));
+      }
+    }
+}
+
 TEST_CASE("Santa: the tile length does not matter to schemes without tiles") {
   const auto all = logits(3001, 2, 2.0f);
   for (const SantaScheme scheme : {SantaScheme::plain, SantaScheme::stratified, SantaScheme::global_systematic,
@@ -129,15 +221,15 @@ TEST_CASE("Santa: ThresholdSystematic takes exactly as many rows as it may, heav
       for (std::uint32_t step = 0; step < 30; ++step) {
         const std::vector<double> w = sampling.weights(step);
         index_t weighty = 0;
-        for (index_t i = 0; i < 1000; ++i) weighty += static_cast<std::int64_t>(sampling.m.w[i]) > 0;
+        for (index_t i = 0; i < 1000; ++i) weighty += sampling.weight(i) > 0;
         const auto taken = 1000 - std::count(w.begin(), w.end(), 0.0);
         CHECK(taken == std::min(rows, weighty));
         double total = 0;
         for (std::size_t i = 0; i < w.size(); ++i) {
           total += w[i];
           if (w[i] == 0) continue;
-          const auto own = static_cast<double>(
-              static_cast<float>(static_cast<double>(static_cast<std::int64_t>(sampling.m.w[i])) / sampling.mass()));
+          const auto share = static_cast<double>(sampling.weight(static_cast<index_t>(i))) / sampling.mass();
+          const auto own = static_cast<double>(static_cast<float>(share));
           if (w[i] != own) light.insert(w[i]);
         }
         CHECK(total == Approx(1.0).epsilon(1e-5));

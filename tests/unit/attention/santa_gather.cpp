@@ -72,7 +72,7 @@ void against_definition(index_t group, index_t dim) {
   }
 }
 
-TEST_CASE("sparse_gather: the weighted sum of the listed rows, over rows of every type") {
+TEST_CASE("sparse_gather: the weighted sum of the listed rows, over rows of every type", "[threads]") {
   against_definition<float>(4, 128);
   against_definition<float>(3, 17);
   against_definition<bf16>(7, 65);

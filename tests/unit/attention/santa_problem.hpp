@@ -89,6 +89,11 @@ struct Sampling {
       if (r.head == head) w[at(r.key)] = w[at(r.key)] == 0 ? static_cast<double>(r.weight) : std::nan("");
     return w;
   }
+  /// After a draw: the integer weight of a key.
+  std::int64_t weight(index_t key, index_t head = 0) const {
+    const index_t at_block = key / 64 * group + head;
+    return decant::attention::detail::santa_weight(m.w[at_block * 64 + key % 64], m.top[at_block]);
+  }
   double mass(index_t head = 0) const { return static_cast<double>(m.heads[head].mass); }
 };
 

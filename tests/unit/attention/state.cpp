@@ -100,7 +100,7 @@ TEST_CASE("merge: NaN stays in its query and head") {
     if (i / 17 != 4 && i != 9 * 17 + 2) CHECK(dirty.o[i] == clean.o[i]);
 }
 
-TEST_CASE("merge: many parts at once, none, in place, and on threads") {
+TEST_CASE("merge: many parts at once, none, in place, and on threads", "[threads]") {
   std::vector<OwnedState> owned;
   for (unsigned i = 0; i < 7; ++i) owned.push_back(random_state(10 + i));
   owned.insert(owned.begin() + 3, OwnedState(5, 3, 17));

@@ -5,6 +5,7 @@
 #include "forest.hpp"
 
 #include "decant/attention/tree_mask.hpp"
+#include "decant/kv/compact.hpp"
 
 using namespace decant;
 using namespace decant::attention;
@@ -211,6 +212,123 @@ TEST_CASE("tree masks: each token gets what its ancestors alone would give it") 
       const bool below = i >= 3 && walks_to(parents, i, 3);
       CHECK((std::memcmp(r.o.data() + i * 24, changed.o.data() + i * 24, 24 * 4) == 0) == !below);
     }
+  }
+}
+
+/// Two layers of attention and a little arithmetic between, with the keys and values of all tokens so far.
+struct Toy {
+  static constexpr index_t heads = 2, group = 2, dim = 8, width = 16;
+  std::vector<float> keys[2], values[2];  // [token][head][dim]
+
+  static std::vector<float> times(index_t rows, const std::vector<float>& x, unsigned seed) {
+    const auto columns = static_cast<index_t>(x.size());
+    const std::vector<float> matrix = normal(rows * columns, seed, 1 / std::sqrt(static_cast<float>(columns)));
+    std::vector<float> y(at(rows));
+    for (index_t r = 0; r < rows; ++r)
+      y[at(r)] = std::inner_product(x.begin(), x.end(), matrix.begin() + r * columns, 0.0f);
+    return y;
+  }
+  /// The states that leave the second layer, one for each of these tokens.
+  template <class M>
+  std::vector<std::vector<float>> run(const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& positions,
+                                      const M& mask) {
+    std::vector<std::vector<float>> x;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      x.push_back(normal(width, 5000 + static_cast<unsigned>(ids[i])));
+      const std::vector<float> place = normal(width, 6000 + static_cast<unsigned>(positions[i]));
+      for (std::size_t d = 0; d < place.size(); ++d) x.back()[d] += place[d];
+    }
+    const auto m = static_cast<index_t>(x.size());
+    for (unsigned l = 0; l < 2; ++l) {
+      std::vector<float> q, o(at(m * heads * group * dim));
+      for (const std::vector<float>& state : x) {
+        const auto append = [](std::vector<float>& to, const std::vector<float>& row) {
+          to.insert(to.end(), row.begin(), row.end());
+        };
+        append(q, times(heads * group * dim, state, 10 * l));
+        append(keys[l], times(heads * dim, state, 10 * l + 1));
+        append(values[l], times(heads * dim, state, 10 * l + 2));
+      }
+      const auto n = static_cast<index_t>(keys[l].size()) / (heads * dim);
+      const index_t extents[] = {1, heads, n, dim}, strides[] = {n * heads * dim, dim, heads * dim, 1};
+      const std::int32_t length = static_cast<std::int32_t>(n), indptr[] = {0, static_cast<std::int32_t>(m)};
+      const kv::DenseKV<const float> cache{View<const float, 4>(keys[l].data(), extents, strides),
+                                           View<const float, 4>(values[l].data(), extents, strides),
+                                           View<const std::int32_t, 1>(&length, 1)};
+      Cpu cpu;
+      attend(cpu, Dense{},
+             Queries<float>{View<const float, 3>(q.data(), m, heads * group, dim),
+                            View<const std::int32_t, 1>(indptr, 2)},
+             cache, View<float, 3>(o.data(), m, heads * group, dim), View<float, 2>{}, mask);
+      for (index_t i = 0; i < m; ++i) {
+        const auto from = o.begin() + i * heads * group * dim;
+        const std::vector<float> update = times(width, {from, from + heads * group * dim}, 10 * l + 3);
+        for (std::size_t d = 0; d < update.size(); ++d) x[at(i)][d] += update[d];
+        const std::vector<float> mixed = times(width, x[at(i)], 10 * l + 4);
+        for (std::size_t d = 0; d < mixed.size(); ++d) x[at(i)][d] += std::tanh(mixed[d]);
+      }
+    }
+    return x;
+  }
+};
+
+TEST_CASE("tree masks: one run of packed prefixes is a run for each prefix, through two layers") {
+  const std::int32_t context = 9, draft = 12, probe = 3;
+  const std::vector<std::int32_t> ends{0, 4, 5, 12};
+  const std::vector<std::int32_t> probe_ids{90, 91, 92};
+  const auto from_to = [](std::int32_t first, std::int32_t count) {
+    std::vector<std::int32_t> x(static_cast<std::size_t>(count));
+    std::iota(x.begin(), x.end(), first);
+    return x;
+  };
+  const PackedPrefixes packed{draft, ends, probe};
+  Parents parents(at(packed.tokens()));
+  parents_from_packed_prefixes(packed, parents);
+  const Words words = words_of(parents);
+  std::vector<std::int32_t> ids = from_to(20, draft), positions(parents.size());
+  for (std::size_t s = 0; s < ends.size(); ++s) ids.insert(ids.end(), probe_ids.begin(), probe_ids.end());
+  tree_positions(parents, context, positions);
+  Toy all;
+  all.run(from_to(1, context), from_to(0, context), Causal{});
+  const auto together = all.run(ids, positions, TreeMask{words});
+  for (std::size_t s = 0; s < ends.size(); ++s) {
+    std::vector<std::int32_t> alone_ids = from_to(20, ends[s]);
+    alone_ids.insert(alone_ids.end(), probe_ids.begin(), probe_ids.end());
+    Toy one;
+    one.run(from_to(1, context), from_to(0, context), Causal{});
+    const auto alone = one.run(alone_ids, from_to(context, ends[s] + probe), Causal{});
+    for (index_t i = 0; i < probe; ++i)
+      CHECK(oracle::relative_error(doubles(together[at(draft + static_cast<index_t>(s) * probe + i)]),
+                                   doubles(alone[at(ends[s] + i)])) < 1e-5);
+  }
+}
+
+TEST_CASE("tree masks: an accepted path's rows move behind the context in the order of their depth, bit for bit") {
+  const index_t context = 70, tokens = 40;
+  const Parents parents = random_parents(tokens, 8);
+  const Problem<float> p(2, 3, 20, 12, {context + tokens}, {tokens});
+  Cpu cpu;
+  for (index_t leaf = 0; leaf < tokens; leaf += 3) {
+    DenseCache<float> cache(p);
+    std::vector<std::int32_t> rows;
+    for (index_t i = leaf; i >= 0; i = parents[at(i)])
+      rows.insert(rows.begin(), static_cast<std::int32_t>(context + i));
+    const auto path = static_cast<index_t>(rows.size());
+    for (index_t t = context; t > 0; --t) rows.insert(rows.begin(), static_cast<std::int32_t>(t - 1));
+    const auto kept = static_cast<std::int32_t>(rows.size());
+    std::int32_t counts[] = {kept, kept};
+    const kv::DenseKV<float> writable{View<float, 4>(cache.keys.data(), 1, 2, context + tokens + 3, 20),
+                                      View<float, 4>(cache.values.data(), 1, 2, context + tokens + 3, 12),
+                                      View<std::int32_t, 1>(cache.lengths)};
+    const View<std::int32_t, 2> repeated(rows.data(), {2, kept}, {0, 1});  // the same for both heads
+    kv::compact(cpu, writable, {repeated, View<std::int32_t, 1>(counts, 2)});
+    REQUIRE(cache.lengths[0] == context + path);
+    bool same = true;
+    for (index_t h = 0; h < 2; ++h)
+      for (index_t t = 0; t < kept; ++t)
+        same = same && std::memcmp(writable.key(0, h, t), p.key(0, h, rows[at(t)]), 20 * sizeof(float)) == 0 &&
+               std::memcmp(writable.value(0, h, t), p.value(0, h, rows[at(t)]), 12 * sizeof(float)) == 0;
+    CHECK(same);
   }
 }
 

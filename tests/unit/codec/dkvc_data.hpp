@@ -24,7 +24,7 @@ using dkvc::Section;
 using dkvc::SectionData;
 using dkvc::Writer;
 
-/// The most bytes that this thread has asked of the heap at once, since it was set to 0 (dkvc_hostile.cpp).
+/// The most bytes that this thread has asked of the heap at once, since it was set to 0 (allocations.cpp).
 extern thread_local std::size_t largest_allocation;
 
 inline std::size_t at(index_t i) {

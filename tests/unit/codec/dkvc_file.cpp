@@ -109,7 +109,7 @@ TEST_CASE("dkvc file: under its name there is never half of one", "[codec][dkvc]
   }
 }
 
-TEST_CASE("dkvc file: several threads share one reader of one mapped file", "[codec][dkvc][file]") {
+TEST_CASE("dkvc file: several threads share one reader of one mapped file", "[codec][dkvc][file][threads]") {
   const TemporaryFolder folder;
   const index_t layers = 4;
   const index_t size = 60000;

@@ -1164,7 +1164,7 @@ TEST_CASE("dkvc: the same sections make the same bytes in any order", "[codec][d
   }
 }
 
-TEST_CASE("dkvc: the same bytes on any number of threads", "[codec][dkvc]") {
+TEST_CASE("dkvc: the same bytes on any number of threads", "[codec][dkvc][threads]") {
   const std::vector<bf16> x = elements<bf16>(2000000, 11);
   const auto file_of = [&](Cpu&& cpu, const Checks& checks) {
     Writer writer(checks);

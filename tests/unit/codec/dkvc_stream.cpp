@@ -104,7 +104,7 @@ bool same(const SectionData& a, const SectionData& b) {
          std::memcmp(a.stored().data(), b.stored().data(), at(a.stored().extent(0))) == 0;
 }
 
-TEST_CASE("dkvc stream: one section is decoded while the next is sent", "[codec][dkvc][stream]") {
+TEST_CASE("dkvc stream: one section is decoded while the next is sent", "[codec][dkvc][stream][threads]") {
   for (const bool socket : {true, false}) {
     Pair pair(socket);
     const index_t layers = 6;
@@ -209,7 +209,7 @@ TEST_CASE("dkvc stream: every flipped bit is found", "[codec][dkvc][stream]") {
   }
 }
 
-TEST_CASE("dkvc stream: byte by byte, and with signals between", "[codec][dkvc][stream]") {
+TEST_CASE("dkvc stream: byte by byte, and with signals between", "[codec][dkvc][stream][threads]") {
   // A handler without SA_RESTART: calls that wait are interrupted.
   struct sigaction action = {};
   struct sigaction before;

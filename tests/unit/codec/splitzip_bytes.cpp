@@ -151,7 +151,7 @@ TEST_CASE("SplitZip: large results, which are streamed, have the same bytes") {
   CHECK(decant::codec::detail::stream_from() >= 1 << 16);
 }
 
-TEST_CASE("SplitZip: any number of threads writes the same bytes and reads them") {
+TEST_CASE("SplitZip: any number of threads writes the same bytes and reads them", "[threads]") {
   Random random{5};
   const SplitZip<bf16> codec;
   std::vector<bf16> x = mostly_coded<bf16>(random, 800001, codec.book, 0.002);
@@ -184,7 +184,7 @@ TEST_CASE("SplitZip: NaN payloads, signed zeros, subnormals and infinities keep 
   CHECK(same_bits(decoded(cpu, codec, bytes, index_t(x.size())), x));
 }
 
-TEST_CASE("SplitZip: decode_range gives what decode gives there") {
+TEST_CASE("SplitZip: decode_range gives what decode gives there", "[threads]") {
   Random random{6};
   for (const decant::Isa isa : paths()) {
     decant::Cpu cpu(reversed_threads(3));

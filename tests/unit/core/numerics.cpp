@@ -122,7 +122,7 @@ TEST_CASE("softmax is total") {
                       "decant::softmax: argument `out`: expected 3, got 2");
 }
 
-TEST_CASE("prefix sums are exact for any number of threads") {
+TEST_CASE("prefix sums are exact for any number of threads", "[threads]") {
   for (const int threads : {1, 2, 5}) {
     decant::Cpu cpu(reversed_threads(threads));
     for (const index_t n : {0, 1, 2, 1000, 200001}) {

@@ -130,7 +130,7 @@ TEST_CASE("top_k is the stable sort's choice for every size, k and kind of data"
   }
 }
 
-TEST_CASE("top_k does not depend on the number of threads") {
+TEST_CASE("top_k does not depend on the number of threads", "[threads]") {
   for (int kind = 0; kind < 5; ++kind) {
     const auto elements = elements_of(200003, kind, true);
     const index_t k = kept_of(elements) + 12345;
@@ -169,7 +169,7 @@ TEST_CASE("the threshold says the key and how many equal ones to take") {
   REQUIRE(threshold(8) == decant::Threshold{decant::score_key(-inf), 2});
 }
 
-TEST_CASE("top_k_rows counts and top_k_each_row picks the global top") {
+TEST_CASE("top_k_rows counts and top_k_each_row picks the global top", "[threads]") {
   for (const int threads : {1, 3}) {
     for (int kind = 0; kind < 5; ++kind) {
       const index_t rows = 7, columns = 500;

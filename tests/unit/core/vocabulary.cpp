@@ -160,7 +160,7 @@ TEST_CASE("errors say where, what, expected and got") {
                 std::is_base_of_v<decant::Error, decant::FormatError>);
 }
 
-TEST_CASE("Cpu splits ranges without gaps, for any thread count") {
+TEST_CASE("Cpu splits ranges without gaps, for any thread count", "[threads]") {
   for (const int threads : {1, 2, 3, 16}) {
     decant::Cpu cpu(reversed_threads(threads));
     for (const index_t n : {0, 1, 2, 15, 16, 17, 1000}) {
@@ -186,7 +186,7 @@ TEST_CASE("Cpu splits ranges without gaps, for any thread count") {
   }
 }
 
-TEST_CASE("Cpu refuses what it cannot do") {
+TEST_CASE("Cpu refuses what it cannot do", "[threads]") {
   REQUIRE_THROWS_WITH(decant::Cpu(reversed_threads(0)),
                       "decant::Cpu: argument `parallel.threads`: expected at least 1, got 0");
   decant::Cpu cpu;

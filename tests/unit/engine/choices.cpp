@@ -58,6 +58,52 @@ TEST_CASE("policies: SPEED takes from the checkpoint what only its tuning decide
   CHECK_THAT(refused("visibility=speed:0.3"), catch_compat::contains("a whole number of 8 layers"));
 }
 
+TEST_CASE("policies: attention from text", "[policies]") {
+  using decant::attention::Dense;
+  using decant::attention::Santa;
+  using decant::attention::SantaScheme;
+  using runtime::AnyAttention;
+  using runtime::parse_attention;
+  using runtime::SampledAttention;
+  CHECK(parse_attention("dense") == AnyAttention{Dense{}});
+  CHECK(parse_attention("santa:128", 7) == AnyAttention{SampledAttention{Santa{.samples = 128, .seed = 7}}});
+  CHECK(parse_attention("santa:n/16") == AnyAttention{SampledAttention{Santa{}, 1.0 / 16}});
+  CHECK(parse_attention("santa:n") == AnyAttention{SampledAttention{Santa{}, 1}});
+  CHECK(parse_attention("santa:64n") == AnyAttention{SampledAttention{Santa{}, 64}});
+  for (const SantaScheme scheme : runtime::known_schemes) {
+    CHECK(parse_attention("santa:1048576," + std::string(name(scheme))) ==
+          AnyAttention{SampledAttention{Santa{.samples = 1 << 20, .scheme = scheme}}});
+  }
+
+  auto c = parse_composition("attention=santa:n/16,stratified", tuned(), 9);
+  CHECK(c.text == "attention=santa:n/16,stratified");
+  CHECK(c.stack.attention ==
+        AnyAttention{SampledAttention{Santa{.scheme = SantaScheme::stratified, .seed = 9}, 1.0 / 16}});
+  c = parse_composition("attention=santa:4,flash,evict=capkv:0.25 visibility=speed:0.5", tuned());
+  CHECK(c.text == "visibility=speed:0.5 evict=capkv:0.25 attention=santa:4,flash");
+  CHECK(parse_composition("attention=dense evict=full", tuned()).text == "full");
+}
+
+TEST_CASE("policies: attention that is none is refused, and its option named", "[policies]") {
+  for (const char* text : {"", "dens", "dense:1", "santa", "louver:8"}) {
+    INFO(text);
+    CHECK_THAT(refused("attention=" + std::string(text)),
+               catch_compat::contains("`attention`: expected dense, or santa:SAMPLES[,SCHEME]"));
+  }
+  for (const char* samples : {"", "0", "-3", "1.5", "1048577", "x", "n/", "n/0", "/16", "2n/3", "n16", "nn", "-n",
+                              "n/-2", "1e99n", "nan", "0x8", "n/x", "2000000n", "n/1e-9"}) {
+    INFO(samples);
+    CHECK_THAT(refused("attention=santa:" + std::string(samples)),
+               catch_compat::contains("`attention`: expected a whole number of samples from 1 to 1048576, or one for n "
+                                      "keys as n/16, n or 64n"));
+  }
+  CHECK_THAT(refused("attention=santa:8,sistematic"),
+             catch_compat::contains("`attention`: expected one of the schemes plain, stratified, systematic, flash, "
+                                    "prop, prop_exact, threshold_systematic, got \"santa:8,sistematic\""));
+  CHECK(refused("attention=santa:8,plain,flash") != "no error");
+  CHECK_THAT(refused("evict=capkv:0.25,flash"), catch_compat::contains("`composition`"));  // no scheme's place
+}
+
 TEST_CASE("policies: unknown names are answered with the known ones", "[policies]") {
   for (const char* text : {"evict=capvk:0.25", "evict=:0.25", "evict=", "evict=:"}) {
     INFO(text);
@@ -72,7 +118,8 @@ TEST_CASE("policies: unknown names are answered with the known ones", "[policies
   CHECK_THAT(refused("visibility=speed:x"), catch_compat::contains("a share of layers"));
   CHECK_THAT(refused("visibility=speed:2"), catch_compat::contains("between 0 and 1"));
   CHECK_THAT(refused("visibility=speed:0.75:maybe"), catch_compat::contains("transient or keep"));
-  CHECK_THAT(refused("capkv:0.25"), catch_compat::contains("parts visibility=POLICY and evict=POLICY:BUDGET"));
+  CHECK_THAT(refused("capkv:0.25"),
+             catch_compat::contains("parts visibility=POLICY, evict=POLICY:BUDGET and attention=POLICY"));
   CHECK_THAT(refused("cache=paged"), catch_compat::contains("got \"cache=paged\""));
   CHECK_THAT(refused("evict=capkv"), catch_compat::contains("capkv:BUDGET"));
   CHECK_THAT(refused("evict=full:0.5"), catch_compat::contains("full, which has no budget"));

@@ -38,7 +38,7 @@ TEST_CASE("engine: greedy text is the same in every cache layout and with 1 or 2
   const Loaded model(folder);
   const Tokens prompt = random_prompt(150);
   for (const char* composition : {"full", "visibility=speed:0.5", "evict=capkv:0.5", "evict=snapkv:0.5",
-                                  "visibility=speed:0.75 evict=streaming:0.3"}) {
+                                  "visibility=speed:0.75 evict=streaming:0.3", "attention=santa:n/8"}) {
     const AnyStack stack = stack_of(composition, model);
     for (const char* dtype : {"f32", "f16", "bf16"}) {
       const auto expected = greedy(model, stack, prompt, 40, "dense", dtype);
@@ -126,19 +126,28 @@ TEST_CASE("engine: feeding tokens at once or one by one gives the same distribut
   decant::Cpu cpu;
   const auto engine = runtime::make_engine(cpu, model.config, model.weights, {}, parse_cache("ragged", "f32"));
   const Tokens text = runtime::generate(*engine, prompt, 20, runtime::Sampler(), [](const Tokens&) {}).tokens;
-  const auto at_once = runtime::forced_logits(*engine, prompt, text);
-  REQUIRE(at_once.size() == 20 * 256);
+  const auto one_by_one = runtime::forced_logits(*engine, prompt, text);
+  REQUIRE(one_by_one.size() == 20 * 256);
   for (std::size_t t = 0; t < 20; ++t) {  // greedy text is what the forced logits are largest at
-    CHECK(runtime::Sampler()(decant::View<const float, 1>(at_once.data() + t * 256, 256), 0) == text[t]);
+    CHECK(runtime::Sampler()(decant::View<const float, 1>(one_by_one.data() + t * 256, 256), 0) == text[t]);
   }
-  const auto same = runtime::compare_logits(at_once, at_once, 256);
+  engine->prefill(prompt, 20);
+  const auto at_once = copy(engine->decode({text.begin(), text.end() - 1}, Logits::all));
+  for (std::size_t t = 0; t < 19; ++t) {
+    const Row expected(one_by_one.begin() + static_cast<std::ptrdiff_t>(t + 1) * 256,
+                       one_by_one.begin() + static_cast<std::ptrdiff_t>(t + 2) * 256);
+    CHECK(distance(decant::View<const float, 1>(at_once.data() + t * 256, 256), expected) < 2e-5);
+  }
+  const auto same = runtime::compare_logits(one_by_one, one_by_one, 256);
   CHECK(same.kl == 0);
+  CHECK(same.kl_stderr == 0);
   CHECK(same.top1_agreement == 1);
   const auto one = runtime::compare_logits({0, std::log(3.0f), 0, 0}, {0, 0, std::log(3.0f), 0}, 2);
   // p = (1/4, 3/4) against (1/2, 1/2), and the other way round.
-  const double kl =
-      0.25 * std::log(0.5) + 0.75 * std::log(1.5) + 0.5 * std::log(0.5 / 0.75) + 0.5 * std::log(0.5 / 0.25);
-  CHECK(one.kl == Approx(kl / 2).epsilon(1e-6));
+  const double first = 0.25 * std::log(0.5) + 0.75 * std::log(1.5);
+  const double second = 0.5 * std::log(0.5 / 0.75) + 0.5 * std::log(0.5 / 0.25);
+  CHECK(one.kl == Approx((first + second) / 2).epsilon(1e-6));
+  CHECK(one.kl_stderr == Approx(std::abs(first - second) / 2).epsilon(1e-5));
   CHECK(one.top1_agreement == 0.5);
 }
 

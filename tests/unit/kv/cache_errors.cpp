@@ -76,8 +76,8 @@ TEST_CASE("validate names what is wrong with a paged cache") {
   damaged(good.indptr[3], std::numeric_limits<std::int32_t>::max(),
           "argument `indices`: expected at least indptr's last");
   damaged(good.indptr[2], std::numeric_limits<std::int32_t>::min(), "argument `indptr`: expected values that never");
-  damaged(good.indices[5], 400, "argument `indices`: expected page ids below 400, got 400");
-  damaged(good.indices[0], -1, "argument `indices`: expected page ids below 400, got -1");
+  damaged(good.indices[5], 63, "argument `indices`: expected page ids below 63, got 63");
+  damaged(good.indices[0], -1, "argument `indices`: expected page ids below 63, got -1");
   damaged(good.last_page_len[0], 0, "argument `last_page_len`: expected 1 to the page size of 7, got 0");
   damaged(good.last_page_len[2], 8, "argument `last_page_len`: expected 1 to the page size of 7, got 8");
   f.table.last_page_len()[1] = 1000;  // of an empty sequence: not read

@@ -121,7 +121,7 @@ decant::Allocator counting(int& allocations) {
           [](void*, void* memory, std::size_t) { ::operator delete (memory, std::align_val_t{64}); }, &allocations};
 }
 
-TEST_CASE("operations on caches do not depend on threads, and allocate nothing the second time") {
+TEST_CASE("operations on caches do not depend on threads, and allocate nothing the second time", "[threads]") {
   const Lengths lengths{{70, 70, 70}};
   Paged<bf16> reference(lengths, 6, 3, 2);
   for (const int threads : {1, 2, 5}) {

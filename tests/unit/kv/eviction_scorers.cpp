@@ -61,7 +61,7 @@ void check(const S& scorer, Layer<T>& data, const Table& expected, double bound)
 const LayerShape shapes[] = {
     {40, 2, 3, 12, 10, 16}, {65, 1, 1, 16, 16, 33}, {257, 2, 4, 24, 40, 9}, {1100, 1, 2, 20, 8, 20}};
 
-TEST_CASE("attention columns: SnapKV's window, every reduction") {
+TEST_CASE("attention columns: SnapKV's window, every reduction", "[threads]") {
   for (const LayerShape& s : shapes) {
     Layer<> data(s, 3);
     for (const index_t w : {index_t{1}, index_t{5}, s.queries}) {
@@ -79,7 +79,7 @@ TEST_CASE("attention columns: SnapKV's window, every reduction") {
   }
 }
 
-TEST_CASE("attention columns: squares, and long heads whose tasks are spans of keys") {
+TEST_CASE("attention columns: squares, and long heads whose tasks are spans of keys", "[threads]") {
   Layer<> data({9000, 2, 2, 16, 4, 40}, 4);
   std::vector<float> out(18000), again(18000);
   const Table expected = over_group(column_sums(data, 40, [](double a) { return a * a; }), 2, 1);
@@ -122,7 +122,7 @@ TEST_CASE("log-sum-exps at hand give the same scores") {
   }
 }
 
-TEST_CASE("H2O: column sums over all causal queries, by age and plain") {
+TEST_CASE("H2O: column sums over all causal queries, by age and plain", "[threads]") {
   Layer<> data({150, 2, 3, 12, 10, 150}, 6);
   const Table sums = over_group(column_sums(data, 150, [](double a) { return a; }), 3, 0);
   check(kv::AccumulatedAttention{.per_query = false}, data, sums, 2e-6);
@@ -143,7 +143,7 @@ TEST_CASE("H2O: column sums over all causal queries, by age and plain") {
   REQUIRE(mass == Approx(2 * 150.0).epsilon(1e-5));
 }
 
-TEST_CASE("TOVA: the last query, the same for every head") {
+TEST_CASE("TOVA: the last query, the same for every head", "[threads]") {
   for (const LayerShape& s : shapes) {
     Layer<> data(s, 7);
     const Table last = column_sums(data, 1, [](double a) { return a; });
@@ -153,7 +153,7 @@ TEST_CASE("TOVA: the last query, the same for every head") {
   }
 }
 
-TEST_CASE("KNorm and KeyDiff") {
+TEST_CASE("KNorm and KeyDiff", "[threads]") {
   for (const LayerShape& s : shapes) {
     Layer<> data(s, 8);
     Table negative = key_norms(data);
@@ -167,7 +167,7 @@ TEST_CASE("KNorm and KeyDiff") {
   }
 }
 
-TEST_CASE("CapKV in both modes") {
+TEST_CASE("CapKV in both modes", "[threads]") {
   for (const LayerShape& s : shapes) {
     Layer<> data(s, 9);
     check(kv::CapKV{}, data, cap_kv(data, 5, 1, 4, 512), 5e-5);
@@ -177,13 +177,13 @@ TEST_CASE("CapKV in both modes") {
   }
 }
 
-TEST_CASE("CapKV's 1e-6, where it matters: sharp weights and next to no ridge") {
+TEST_CASE("CapKV's 1e-6, where it matters: sharp weights and next to no ridge", "[threads]") {
   Layer<> data({200, 1, 2, 12, 10, 16}, 9);
   check(kv::CapKV{.tau = 100, .ridge = 1e-5f}, data, cap_kv(data, 100, 1e-5, 4, 512), 1e-3);
   check(kv::CapKV{.tau = 100, .ridge = 1e-5f, .compat_eps = true}, data, cap_kv(data, 100, 1e-5, 4, 512, true), 1e-3);
 }
 
-TEST_CASE("queries of sinks take no part, where the whole prompt's queries came") {
+TEST_CASE("queries of sinks take no part, where the whole prompt's queries came", "[threads]") {
   Layer<> data({40, 1, 2, 12, 10, 40}, 15);
   for (const index_t sinks : {index_t{1}, index_t{4}, index_t{39}}) {
     check(kv::CapKV{.sinks = sinks}, data, cap_kv(data, 5, 1, sinks, 512), 5e-5);
@@ -191,7 +191,7 @@ TEST_CASE("queries of sinks take no part, where the whole prompt's queries came"
   }
 }
 
-TEST_CASE("ExpectedAttention and its switches") {
+TEST_CASE("ExpectedAttention and its switches", "[threads]") {
   for (const LayerShape& s : shapes) {
     Layer<> data(s, 10);
     check(kv::ExpectedAttention{}, data, expected_attention(data, 4, 512, true, true, 0), 2e-5);
@@ -202,7 +202,7 @@ TEST_CASE("ExpectedAttention and its switches") {
   }
 }
 
-TEST_CASE("bf16 keys and values give the scores of the numbers they hold") {
+TEST_CASE("bf16 keys and values give the scores of the numbers they hold", "[threads]") {
   Layer<bf16> data({300, 2, 3, 24, 24, 12}, 11);
   check(kv::WindowAttention{.window = 12}, data, window_attention(data, 12), 2e-6);
   check(kv::CapKV{}, data, cap_kv(data, 5, 1, 4, 512), 5e-5);

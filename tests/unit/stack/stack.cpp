@@ -1,6 +1,7 @@
 // Stack: parts from the left, plain defaults, and the checks that need numbers.
 #include <type_traits>
 
+#include <decant/attention/santa.hpp>
 #include <decant/codec/splitzip.hpp>
 #include <decant/stack.hpp>
 
@@ -35,6 +36,16 @@ TEST_CASE("a stack is checked against the model", "[stack]") {
   Stack greedy{};
   greedy.budget = Budget::keep(1.5);
   REQUIRE_THROWS_WITH(validate(greedy, 8), catch_compat::contains("kv::Budget: argument `value`"));
+}
+
+TEST_CASE("a stack holds a sampling attention policy and checks it", "[stack]") {
+  using decant::attention::Santa;
+  const Stack sampled{Speed{.depth = 0.75f}, Full{}, Santa{.samples = 2048}};
+  REQUIRE(std::is_same_v<decltype(sampled.attention), Santa>);
+  REQUIRE(sampled.attention.samples == 2048);
+  REQUIRE_NOTHROW(validate(sampled, 8));
+  const Stack odd{FullVisibility{}, Full{}, Santa{.tile = 40}};
+  REQUIRE_THROWS_WITH(validate(odd, 8), catch_compat::contains("attention::Santa: argument `tile`"));
 }
 
 TEST_CASE("a stack holds a codec and checks it", "[stack]") {

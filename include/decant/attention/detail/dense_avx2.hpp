@@ -54,8 +54,8 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m128 sum_lanes(__m256 a, __m256 b, __m256 c, 
 }
 
 template <class T, int R>
-DECANT_TARGET_AVX2 DECANT_INLINE void scores_rows_avx2(const float* q, index_t q_stride, const T* const* keys,
-                                                       index_t dim, float* s) {
+DECANT_TARGET_AVX2 void scores_rows_avx2(const float* q, index_t q_stride, const T* const* keys, index_t dim,
+                                         float* s) {
   __m256 sum[R][4];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -86,21 +86,6 @@ DECANT_TARGET_AVX2 DECANT_INLINE void scores_rows_avx2(const float* q, index_t q
   DECANT_UNROLL
   for (int r = 0; r < R; ++r)
     _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
-}
-
-template <class T>
-DECANT_TARGET_AVX2 void scores_avx2(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count,
-                                    index_t dim, float* s, const Ahead<T>& ahead) {
-  for (index_t j = 0; j < count; j += 4) {
-    const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
-    const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
-                              keys[j + 3 < end ? j + 3 : end]};
-    for (index_t k = j; k < j + 4; ++k) ahead.fetch(k);
-    index_t r = 0;
-    for (; r + 2 <= rows; r += 2)
-      scores_rows_avx2<T, 2>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
-    if (r < rows) scores_rows_avx2<T, 1>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
-  }
 }
 
 /// Eight rows of eight: x[i] lane j becomes x[j] lane i.
@@ -340,7 +325,9 @@ DECANT_TARGET_AVX2 inline void softmax_avx2(const SoftmaxBlock& b) {
 }
 
 template <class T>
-inline constexpr DenseKernels<T> dense_avx2{scores_avx2<T>, pack_avx2<T>, widen_avx2<T>, values_avx2<T>};
+inline constexpr DenseKernels<T> dense_avx2{
+    arrange_portable<T>, scores_by_four<T, scores_rows_avx2<T, 1>, scores_rows_avx2<T, 2>>, pack_avx2<T>,
+    widen_avx2<T>, values_avx2<T>};
 inline constexpr DenseFloatKernels dense_float_avx2{scores_packed_avx2, softmax_avx2};
 
 }  // namespace decant::attention::detail

@@ -1,5 +1,7 @@
-// decant: the kernels of dense attention on AVX-512 (F, BW, DQ, VL). Rows of any storage type are widened as they are
-// loaded; a row's tail is read under a mask, never past its end.
+// decant: the kernels of dense attention on AVX-512 (F, BW, DQ, VL; BF16 where present). Rows of any storage type are
+// widened as they are loaded; a row's tail is read under a mask, never past its end. What decides the structure: with G
+// query heads a line of 64 bytes of bf16 takes 2 G multiply-adds, for G = 4 the 8 cycles in which one core of a server
+// reads it from memory; so what is widened serves several rows, and all else must run beside the multiplications.
 #ifndef DECANT_ATTENTION_DETAIL_DENSE_AVX512_HPP
 #define DECANT_ATTENTION_DETAIL_DENSE_AVX512_HPP
 
@@ -8,6 +10,7 @@
 #if DECANT_X86
 
 #include "../../core/detail/intrinsics.hpp"
+#include "../../core/simd.hpp"
 
 namespace decant::attention::detail {
 
@@ -56,71 +59,139 @@ DECANT_TARGET_AVX512 DECANT_INLINE __mmask16 first_lanes(index_t count) {
   return static_cast<__mmask16>((1u << count) - 1u);
 }
 
+/// Registers in 64 bytes of T.
+template <class T>
+inline constexpr int line_parts = 4 / static_cast<int>(sizeof(T));
+
+/// Part i of a line of 64 bytes at p. bf16 comes in pair order, the even elements first and then the odd ones: a shift
+/// and a mask of the line as it lies, where the order of memory would take a shuffle per register more.
+template <class T>
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load_part(const T* p, int i) {
+  if constexpr (in_pairs<T>) {
+    const __m512i line = _mm512_loadu_si512(p);
+    return _mm512_castsi512_ps(i == 0 ? _mm512_slli_epi32(line, 16)
+                                      : _mm512_and_si512(line, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  } else {
+    return load16(p + 16 * i);
+  }
+}
+
+/// 32 floats in the order of memory become the even ones and the odd ones, or back.
+DECANT_TARGET_AVX512 DECANT_INLINE void to_pairs(__m512& low, __m512& high) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512 first = low;
+  low = _mm512_permutex2var_ps(first, even, high);
+  high = _mm512_permutex2var_ps(first, _mm512_or_si512(even, _mm512_set1_epi32(1)), high);
+}
+DECANT_TARGET_AVX512 DECANT_INLINE void from_pairs(__m512& even, __m512& odd) {
+  const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512 first = even;
+  even = _mm512_permutex2var_ps(first, order, odd);
+  odd = _mm512_permutex2var_ps(first, _mm512_or_si512(order, _mm512_set1_epi32(8)), odd);
+}
+
+template <class T>
+DECANT_TARGET_AVX512 void arrange_avx512(float* q, index_t q_stride, index_t rows, index_t dim) {
+  if constexpr (in_pairs<T>) {
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t d = 0; d + 32 <= dim; d += 32) {
+        float* const to = q + r * q_stride + d;
+        __m512 low = _mm512_loadu_ps(to);
+        __m512 high = _mm512_loadu_ps(to + 16);
+        to_pairs(low, high);
+        _mm512_storeu_ps(to, low);
+        _mm512_storeu_ps(to + 16, high);
+      }
+    }
+  }
+}
+
 /// The four sums over lanes of four registers, each formed in the same order.
-DECANT_TARGET_AVX512 DECANT_INLINE __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+DECANT_TARGET_AVX512 DECANT_INLINE __m128 sum_lanes(const __m512 (&x)[4]) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
   const __m512 sums = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))),
                                     _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))));
   const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
   return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
 }
 
+/// R rows by four keys: a register of a key serves all rows, and one of a query all keys. More keys at once would be as
+/// many streams from memory, which the processor's own prefetching does not follow.
 template <class T, int R>
-DECANT_TARGET_AVX512 DECANT_INLINE void scores_rows_avx512(const float* q, index_t q_stride, const T* const* keys,
-                                                           index_t dim, float* s) {
-  __m512 sum[R][4];
-  DECANT_UNROLL
-  for (int r = 0; r < R; ++r) {
+DECANT_TARGET_AVX512 void scores_rows_avx512(const float* q, index_t q_stride, const T* const* keys, index_t dim,
+                                             float* s) {
+  constexpr int parts = line_parts<T>;
+  __m512 sum[R][4] = {};
+  index_t d = 0;
+  for (; d + 16 * parts <= dim; d += 16 * parts) {
     DECANT_UNROLL
-    for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_setzero_ps();
-  }
-  const index_t whole = dim / 16 * 16;
-  for (index_t d = 0; d < whole; d += 16) {
-    __m512 key[4];
-    DECANT_UNROLL
-    for (int k = 0; k < 4; ++k) key[k] = load16(keys[k] + d);
-    DECANT_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const __m512 x = _mm512_loadu_ps(q + r * q_stride + d);
+    for (int i = 0; i < parts; ++i) {
+      __m512 x[R];
       DECANT_UNROLL
-      for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_fmadd_ps(x, key[k], sum[r][k]);
+      for (int r = 0; r < R; ++r) x[r] = _mm512_loadu_ps(q + r * q_stride + d + 16 * i);
+      DECANT_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const __m512 key = load_part(keys[k] + d, i);
+        DECANT_UNROLL
+        for (int r = 0; r < R; ++r) sum[r][k] = _mm512_fmadd_ps(x[r], key, sum[r][k]);
+      }
     }
   }
-  if (whole < dim) {
-    const __mmask16 tail = first_lanes(dim - whole);
-    __m512 key[4];
+  for (; d < dim; d += 16) {
+    const __mmask16 mask = first_lanes(dim - d < 16 ? dim - d : 16);
     DECANT_UNROLL
-    for (int k = 0; k < 4; ++k) key[k] = load16(keys[k] + whole, tail);
-    DECANT_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const __m512 x = _mm512_loadu_ps(q + r * q_stride + whole);
+    for (int k = 0; k < 4; ++k) {
+      const __m512 key = load16(keys[k] + d, mask);
       DECANT_UNROLL
-      for (int k = 0; k < 4; ++k) sum[r][k] = _mm512_fmadd_ps(x, key[k], sum[r][k]);
+      for (int r = 0; r < R; ++r)
+        sum[r][k] = _mm512_fmadd_ps(_mm512_loadu_ps(q + r * q_stride + d), key, sum[r][k]);
     }
   }
   DECANT_UNROLL
-  for (int r = 0; r < R; ++r)
-    _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
+  for (int r = 0; r < R; ++r) _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r]));
 }
 
-template <class T>
-DECANT_TARGET_AVX512 void scores_avx512(const float* q, index_t q_stride, index_t rows, const T* const* keys,
-                                        index_t count, index_t dim, float* s, const Ahead<T>& ahead) {
-  for (index_t j = 0; j < count; j += 4) {
-    const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
-    const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
-                              keys[j + 3 < end ? j + 3 : end]};
-    for (index_t k = j; k < j + 4; ++k) ahead.fetch(k);
-    index_t r = 0;
-    for (; r + 4 <= rows; r += 4)
-      scores_rows_avx512<T, 4>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
-    if (r + 2 <= rows) {
-      scores_rows_avx512<T, 2>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
-      r += 2;
+// bf16 queries over bf16 keys, on processors that multiply pairs of bf16 and add to float: half the instructions, and
+// nothing to widen. The products are exact, so Dense::error_bound holds as everywhere.
+#define DECANT_TARGET_AVX512_BF16 \
+  __attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")))
+
+inline bool has_bf16_dot() {
+  static const bool has = best_isa() == Isa::avx512 && __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
+/// The floats, which are bf16 numbers, become such in place: each row in its first half.
+DECANT_TARGET_AVX512 inline void arrange_bf16_avx512(float* q, index_t q_stride, index_t rows, index_t dim) {
+  for (index_t r = 0; r < rows; ++r) {
+    for (index_t d = 0; d < dim; d += 16) {
+      const __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(q + r * q_stride + d));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + r * q_stride + d / 2),
+                          _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
     }
-    if (r < rows) scores_rows_avx512<T, 1>(q + r * q_stride, q_stride, four, dim, s + r * dense_block + j);
   }
+}
+
+template <int R>
+DECANT_TARGET_AVX512_BF16 void dot_rows_avx512(const float* q, index_t q_stride, const bf16* const* keys, index_t dim,
+                                               float* s) {
+  __m512 sum[R][4] = {};
+  for (index_t d = 0; d < dim; d += 32) {
+    const __mmask32 mask = dim - d < 32 ? (__mmask32{1} << (dim - d)) - 1 : ~__mmask32{0};
+    __m512i x[R];
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) x[r] = _mm512_maskz_loadu_epi16(mask, q + r * q_stride + d / 2);
+    DECANT_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const __m512i key = _mm512_maskz_loadu_epi16(mask, keys[k] + d);
+      DECANT_UNROLL
+      for (int r = 0; r < R; ++r)
+        sum[r][k] = _mm512_dpbf16_ps(sum[r][k], reinterpret_cast<__m512bh>(x[r]), reinterpret_cast<__m512bh>(key));
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r]));
 }
 
 /// Sixteen rows of sixteen: x[i] lane j becomes x[j] lane i.
@@ -185,73 +256,104 @@ DECANT_TARGET_AVX512 void widen_avx512(const T* const* rows, index_t count, inde
   }
 }
 
-/// R rows by V registers of the output, from element d on; the last register's elements are those that `mask` names.
-template <class T, int R, int V>
+/// R rows by N registers of the output, from element d on: whole lines of T, or the last elements, of which `mask`
+/// names those of the last register.
+template <class T, int R, int N, bool Whole>
 DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const float* alpha, const T* const* values,
                                                            index_t count, index_t d, __mmask16 mask, float* o,
                                                            index_t o_stride, const Ahead<T>& ahead) {
-  __m512 sum[R][V];
+  constexpr int parts = line_parts<T>;
+  __m512 sum[R][N];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
     const __m512 a = _mm512_set1_ps(alpha[r]);
     DECANT_UNROLL
-    for (int v = 0; v < V; ++v) sum[r][v] = _mm512_mul_ps(_mm512_loadu_ps(o + r * o_stride + d + 16 * v), a);
-  }
-  for (index_t j = 0; j < count; ++j) {
-    ahead.fetch(j);
-    __m512 value[V];
-    DECANT_UNROLL
-    for (int v = 0; v < V; ++v)
-      value[v] = v + 1 < V ? load16(values[j] + d + 16 * v) : load16(values[j] + d + 16 * v, mask);
-    DECANT_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const __m512 weight = _mm512_set1_ps(p[r * dense_block + j]);
+    for (int v = 0; v < N; ++v) sum[r][v] = _mm512_mul_ps(_mm512_loadu_ps(o + r * o_stride + d + 16 * v), a);
+    if constexpr (Whole && in_pairs<T>) {
       DECANT_UNROLL
-      for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(weight, value[v], sum[r][v]);
+      for (int v = 0; v < N; v += 2) to_pairs(sum[r][v], sum[r][v + 1]);
+    }
+  }
+  index_t next = 0;
+  for (index_t j = 0, due = 0; j < count; ++j, --due) {
+    if (due == 0) {
+      ahead.fetch(next++);
+      due = ahead.every;
+    }
+    __m512 weight[R];
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r) weight[r] = _mm512_set1_ps(p[r * dense_block + j]);
+    DECANT_UNROLL
+    for (int v = 0; v < N; ++v) {
+      __m512 value;
+      if constexpr (Whole) value = load_part(values[j] + d + v / parts * parts * 16, v % parts);
+      else value = load16(values[j] + d + 16 * v, v + 1 < N ? __mmask16{0xffff} : mask);
+      DECANT_UNROLL
+      for (int r = 0; r < R; ++r) sum[r][v] = _mm512_fmadd_ps(weight[r], value, sum[r][v]);
     }
   }
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
+    if constexpr (Whole && in_pairs<T>) {
+      DECANT_UNROLL
+      for (int v = 0; v < N; v += 2) from_pairs(sum[r][v], sum[r][v + 1]);
+    }
     DECANT_UNROLL
-    for (int v = 0; v < V; ++v) _mm512_storeu_ps(o + r * o_stride + d + 16 * v, sum[r][v]);
+    for (int v = 0; v < N; ++v) _mm512_storeu_ps(o + r * o_stride + d + 16 * v, sum[r][v]);
   }
 }
 
 template <class T, int R>
 DECANT_TARGET_AVX512 void values_rows_avx512(const float* p, const float* alpha, const T* const* values, index_t count,
-                                             index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
+                                             index_t dim, float* o, index_t o_stride, Ahead<T> ahead, index_t part,
+                                             index_t parts) {
+  constexpr int N = R > 3 ? 4 : 8;
+  constexpr index_t width = 16 * N;
+  const index_t steps = (dim + width - 1) / width;
   index_t d = 0;
-  for (; d + 64 <= dim; d += 64) {
-    values_tile_avx512<T, R, 4>(p, alpha, values, count, d, 0xffff, o, o_stride, ahead);
-    ahead.count = 0;  // once is enough
+  for (; d + width <= dim; d += width)
+    values_tile_avx512<T, R, N, true>(p, alpha, values, count, d, 0, o, o_stride,
+                                      ahead.part(part * steps + d / width, parts * steps));
+  Ahead<T> rest = ahead.part((part + 1) * steps - 1, parts * steps);
+  for (; d < dim; rest = {}) {
+    const index_t left = dim - d;
+    if (left >= 64) {
+      values_tile_avx512<T, R, 4, true>(p, alpha, values, count, d, 0, o, o_stride, rest);
+      d += 64;
+    } else if (left > 16) {
+      values_tile_avx512<T, R, 2, false>(p, alpha, values, count, d, first_lanes(left < 32 ? left - 16 : 16), o,
+                                         o_stride, rest);
+      d += 32;
+    } else {
+      values_tile_avx512<T, R, 1, false>(p, alpha, values, count, d, first_lanes(left), o, o_stride, rest);
+      d += 16;
+    }
   }
-  const index_t left = dim - d;
-  const __mmask16 tail = first_lanes((left - 1) % 16 + 1);
-  if (left > 48) values_tile_avx512<T, R, 4>(p, alpha, values, count, d, tail, o, o_stride, ahead);
-  else if (left > 32) values_tile_avx512<T, R, 3>(p, alpha, values, count, d, tail, o, o_stride, ahead);
-  else if (left > 16) values_tile_avx512<T, R, 2>(p, alpha, values, count, d, tail, o, o_stride, ahead);
-  else if (left > 0) values_tile_avx512<T, R, 1>(p, alpha, values, count, d, tail, o, o_stride, ahead);
 }
 
+/// As many rows of the output at a time as registers hold: a value that is widened once serves them all.
 template <class T>
 DECANT_TARGET_AVX512 void values_avx512(const float* p, const float* alpha, index_t rows, const T* const* values,
                                         index_t count, index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
-  index_t r = 0;
-  for (; r + 6 <= rows && r + 8 != rows; r += 6) {  // 8 are better as 4 and 4
-    values_rows_avx512<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    ahead.count = 0;
+  const index_t parts = (rows + 3) / 4;
+  for (index_t r = 0, part = 0; r < rows; ++part) {
+    const index_t left = rows - r;
+    const float* const weights = p + r * dense_block;
+    float* const to = o + r * o_stride;
+    if (left == 1) {
+      values_rows_avx512<T, 1>(weights, alpha + r, values, count, dim, to, o_stride, ahead, part, parts);
+      r += 1;
+    } else if (left == 2) {
+      values_rows_avx512<T, 2>(weights, alpha + r, values, count, dim, to, o_stride, ahead, part, parts);
+      r += 2;
+    } else if (left == 3 || left == 6) {
+      values_rows_avx512<T, 3>(weights, alpha + r, values, count, dim, to, o_stride, ahead, part, parts);
+      r += 3;
+    } else {
+      values_rows_avx512<T, 4>(weights, alpha + r, values, count, dim, to, o_stride, ahead, part, parts);
+      r += 4;
+    }
   }
-  for (; r + 4 <= rows; r += 4) {
-    values_rows_avx512<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    ahead.count = 0;
-  }
-  if (r + 2 <= rows) {
-    values_rows_avx512<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    r += 2;
-    ahead.count = 0;
-  }
-  if (r < rows)
-    values_rows_avx512<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
 }
 
 template <int R>
@@ -377,7 +479,12 @@ DECANT_TARGET_AVX512 inline void softmax_avx512(const SoftmaxBlock& b) {
 }
 
 template <class T>
-inline constexpr DenseKernels<T> dense_avx512{scores_avx512<T>, pack_avx512<T>, widen_avx512<T>, values_avx512<T>};
+inline constexpr DenseKernels<T> dense_avx512{
+    arrange_avx512<T>, scores_by_four<T, scores_rows_avx512<T, 1>, scores_rows_avx512<T, 2>, scores_rows_avx512<T, 4>>,
+    pack_avx512<T>, widen_avx512<T>, values_avx512<T>};
+inline constexpr DenseKernels<bf16> dense_bf16_avx512{
+    arrange_bf16_avx512, scores_by_four<bf16, dot_rows_avx512<1>, dot_rows_avx512<2>, dot_rows_avx512<4>>,
+    pack_avx512<bf16>, widen_avx512<bf16>, values_avx512<bf16>};
 inline constexpr DenseFloatKernels dense_float_avx512{scores_packed_avx512, softmax_avx512};
 
 }  // namespace decant::attention::detail

@@ -13,6 +13,7 @@
 #include "../../core/detail/device.cuh"
 #include "../../kv/cache_view.hpp"
 #include "dense_plan.cuh"
+#include "mma.cuh"
 
 namespace decant::attention::detail {
 
@@ -100,6 +101,75 @@ __device__ auto rows_of_token(const kv::PagedKV<T>& c, index_t s, index_t h, ind
   return TokenRows<std::remove_const_t<T>>{&c.keys(id, h, slot, index_t{0}), &c.values(id, h, slot, index_t{0})};
 }
 
+/// What tensor cores take for a cache's element: 8-bit floats become fp16, which holds them all.
+template <class T>
+struct MmaElement {
+  using type = T;
+};
+template <>
+struct MmaElement<fp8_e4m3> {
+  using type = fp16;
+};
+template <>
+struct MmaElement<fp8_e5m2> {
+  using type = fp16;
+};
+template <class T>
+using mma_element_t = typename MmaElement<T>::type;
+template <class T>
+inline constexpr bool has_mma = sizeof(T) <= 2;
+
+/// Two 8-bit floats as two fp16, in the same order.
+__device__ inline std::uint32_t halves_of(fp8_e4m3, std::uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(pair)));
+  return halves;
+#else
+  return narrow_pair(fp16{}, ::decant::detail::widen(fp8_e4m3::from_bits(static_cast<std::uint8_t>(pair))),
+                     ::decant::detail::widen(fp8_e4m3::from_bits(static_cast<std::uint8_t>(pair >> 8))));
+#endif
+}
+__device__ inline std::uint32_t halves_of(fp8_e5m2, std::uint32_t pair) {
+  return (pair & 0xffu) << 8 | (pair & 0xff00u) << 16;
+}
+
+/// As copy_rows, from rows of 8-bit floats to rows of fp16, two vectors for 16 elements; `vectors` is even. The copies
+/// are not asynchronous, but several loads are under way at once.
+template <int Threads, class T>
+__device__ void copy_rows_as_halves(const T* const* rows, int count, int dim, fp16* to, int stride, int vectors,
+                                    bool aligned) {
+  const int steps = vectors / 2;  // of 16 elements
+  const int lanes = steps > 16 ? 32 : steps > 8 ? 16 : steps > 4 ? 8 : steps > 2 ? 4 : steps;
+  const int step = Threads / lanes;
+  const int whole = aligned ? dim / 16 : 0;
+  const auto store = [&](int row, int v, const Pack<std::uint32_t, 4>& bytes) {
+    Pack<std::uint32_t, 4> halves[2];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) halves[i / 4].at[i % 4] = halves_of(T{}, bytes.at[i / 2] >> 16 * (i % 2));
+    auto* const at = reinterpret_cast<Pack<std::uint32_t, 4>*>(to + row * stride + v * 16);
+    at[0] = halves[0];
+    at[1] = halves[1];
+  };
+  for (int v = static_cast<int>(threadIdx.x) % lanes; v < steps; v += lanes) {
+    const int first = static_cast<int>(threadIdx.x) / lanes;
+    if (v < whole) {
+#pragma unroll(Threads > 128 ? 2 : 4)
+      for (int row = first; row < count; row += step)
+        store(row, v, *reinterpret_cast<const Pack<std::uint32_t, 4>*>(rows[row] + v * 16));
+    } else {
+#pragma unroll 1
+      for (int row = first; row < count; row += step) {
+#pragma unroll 1
+        for (int d = v * 16; d < v * 16 + 16; ++d) {
+          const std::uint32_t bits = d < dim ? rows[row][d].bits : 0u;
+          to[row * stride + d] = fp16::from_bits(static_cast<std::uint16_t>(halves_of(T{}, bits)));
+        }
+      }
+    }
+  }
+}
+
 /// Brings tokens of one sequence and head to shared memory. `locate` finds out where rows lie, one token per thread,
 /// so that a page table is asked once per token; `copy_keys` and `copy_values`, after a barrier, start the copies.
 template <class C, int Threads>
@@ -129,8 +199,12 @@ class RowLoader {
     }
   }
 
-  __device__ void copy_keys(int count, T* to, int stride, int vectors) const {
-    if constexpr (kv::PlainCacheView<C>) {
+  /// To: the rows' own elements, or fp16 for 8-bit ones.
+  template <class To>
+  __device__ void copy_keys(int count, To* to, int stride, int vectors) const {
+    if constexpr (!std::is_same_v<To, T>) {
+      copy_rows_as_halves<Threads>(pointers_, count, static_cast<int>(cache_.key_dim()), to, stride, vectors, aligned_);
+    } else if constexpr (kv::PlainCacheView<C>) {
       copy_rows<Threads>(pointers_, count, static_cast<int>(cache_.key_dim()), to, stride, vectors, aligned_);
     } else {
       widen_rows(count, cache_.key_dim(), to, stride, vectors,
@@ -138,8 +212,12 @@ class RowLoader {
     }
   }
 
-  __device__ void copy_values(int count, T* to, int stride, int vectors) const {
-    if constexpr (kv::PlainCacheView<C>) {
+  template <class To>
+  __device__ void copy_values(int count, To* to, int stride, int vectors) const {
+    if constexpr (!std::is_same_v<To, T>) {
+      copy_rows_as_halves<Threads>(pointers_ + block_, count, static_cast<int>(cache_.value_dim()), to, stride, vectors,
+                                   aligned_);
+    } else if constexpr (kv::PlainCacheView<C>) {
       copy_rows<Threads>(pointers_ + block_, count, static_cast<int>(cache_.value_dim()), to, stride, vectors,
                          aligned_);
     } else {

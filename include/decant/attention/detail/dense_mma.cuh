@@ -1,7 +1,7 @@
-// decant: dense attention on tensor cores, for 16-bit caches: 16 or 64 rows (queries times group) against each row of
-// K and V, which a block brings to shared memory once, a block of keys ahead. Scores: each warp has a share of the
-// keys; weights: a few lanes per row; sums: each warp has a share of the value columns. It must move
-// (key_dim + value_dim) * 2 bytes per token and tile, and does 2 * rows * (terms of q * key_dim + terms of p *
+// decant: dense attention on tensor cores, for 8- and 16-bit caches: 16 or 64 rows (queries times group) against each
+// row of K and V, which a block brings to shared memory once, a block of keys ahead. Scores: each warp has a share of
+// the keys; weights: a few lanes per row; sums: each warp has a share of the value columns. It must move
+// (key_dim + value_dim) * sizeof(T) bytes per token and tile, and does 2 * rows * (terms of q * key_dim + terms of p *
 // value_dim) FLOPs with them.
 //
 // Products take 16-bit numbers. To lose nothing to speak of, q and the weights p enter as sums of such numbers: a q of
@@ -37,6 +37,8 @@ struct MmaShape {
   static constexpr int block = warps * keys * 8;
   static constexpr int most_value_dim = warps * columns * 8;
   static constexpr int softmax_lanes = threads / rows < 32 ? threads / rows : 32;
+  /// For how many blocks on a multiprocessor registers must suffice.
+  static constexpr int least_blocks = tiles > 1 || columns > 4 ? 1 : threads > 128 ? 2 : 3;
 };
 
 /// Where things lie in shared memory, in bytes from its beginning. Rows are an odd number of 16-byte vectors apart, so
@@ -102,11 +104,15 @@ MmaLayout mma_layout(index_t key_dim, index_t value_dim, bool values_in_keys, in
 template <class T>
 inline constexpr float weight_scale = std::is_same_v<T, fp16> ? 16384.0f : 1.0f;
 
-template <class Shape, class Q, class C, class O, class M>
+template <class Shape, class Call, class Work>
 class MmaKernel {
  public:
-  using Call = DenseDeviceCall<Q, C, O, M>;
-  using T = shared_row_t<C>;
+  using Q = typename Call::Query;
+  using C = typename Call::Cache;
+  using O = typename Call::Out;
+  using M = typename Call::Sees;
+  using Stored = shared_row_t<C>;
+  using T = mma_element_t<Stored>;
   static_assert(sizeof(T) == 2 && (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>));
   static constexpr int tiles = Shape::tiles;
   static constexpr int columns = Shape::columns;
@@ -123,9 +129,7 @@ class MmaKernel {
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {}
 
-  __device__ void run() {
-    DenseWork work;
-    if (!find_work(a_, work)) return;
+  __device__ void run(const Work& work) {
     KeyRange* const ranges = at<KeyRange>(w_.ranges);
     for (int r = static_cast<int>(threadIdx.x); r < Shape::rows; r += Shape::threads)
       ranges[r] = keys_of_row(a_, work, r);
@@ -135,6 +139,8 @@ class MmaKernel {
 
     const int softmax_row = static_cast<int>(threadIdx.x) / lanes;
     const KeyRange own_range = softmax_row < Shape::rows ? ranges[softmax_row] : KeyRange{};
+    RowHoles holes;
+    if constexpr (!whole_range<M>()) holes = holes_of_row(a_, work, softmax_row);
     RowState state;
     float sum[tiles][columns][4];
 #pragma unroll
@@ -152,7 +158,7 @@ class MmaKernel {
         const index_t left = keys.any.last - first - b * block;
         return static_cast<int>(left < block ? left : block);
       };
-      RowLoader<C, Shape::threads> loader(a_.cache, work.task.sequence, work.task.head, at<const T*>(w_.pointers),
+      RowLoader<C, Shape::threads> loader(a_.cache, work.task.sequence, work.task.head, at<const Stored*>(w_.pointers),
                                           block, a_.x.aligned, a_.fault);
       for (int b = 0; b < w_.stages; ++b) {
         if (b < blocks) loader.locate(first + b * block, count_of(b));
@@ -173,10 +179,15 @@ class MmaKernel {
         __syncthreads();
         scores(stage);
         __syncthreads();
-        if (softmax_row < Shape::rows) softmax(work, softmax_row, own_range, token, state);
+        if (softmax_row < Shape::rows) softmax(softmax_row, own_range, holes, token, count, state);
         if (next < blocks) loader.locate(first + next * block, count_of(next));
-        __syncthreads();
-        const bool full = whole_range<M>() && keys.all.first <= token && token + count <= keys.all.last;
+        bool full;
+        if constexpr (whole_range<M>()) {
+          __syncthreads();
+          full = keys.all.first <= token && token + count <= keys.all.last;
+        } else {
+          full = __syncthreads_and(holes.sees_all(token, count));
+        }
         rescale(sum);
         if (!full) guard_values(stage, count, sum);
         values(stage, (count + 15) / 16, sum);
@@ -211,14 +222,12 @@ class MmaKernel {
   }
 
   /// A warp per row: its numbers as sums of w_.q_terms numbers of T, scaled for fp16, whose scale goes to factors.
-  __device__ void load_queries(const DenseWork& work) const {
+  __device__ void load_queries(const Work& work) const {
     const int stride = w_.key_stride;
     for (int r = warp_; r < Shape::rows; r += Shape::warps) {
-      const index_t row = work.first_row + r;
       const bool inside = r < work.rows;
-      const Q* const from = inside ? &a_.q(work.first_query + row / a_.x.group,
-                                           work.task.head * a_.x.group + row % a_.x.group, index_t{0})
-                                   : nullptr;
+      const Q* const from =
+          inside ? &a_.q(asks_of_row(a_, work, r).at, head_of_row(a_, work, r), index_t{0}) : nullptr;
       float up = 1;
       if constexpr (std::is_same_v<T, fp16> && !std::is_same_v<Q, fp16>) {
         float most = 0;
@@ -297,11 +306,17 @@ class MmaKernel {
     }
   }
 
-  __device__ void softmax(const DenseWork& work, int row, const KeyRange& range, index_t token, RowState& state) const {
+  __device__ void softmax(int row, const KeyRange& range, const RowHoles& holes, index_t token, int count,
+                          RowState& state) const {
     const int first = static_cast<int>(threadIdx.x) % lanes * each;
-    const index_t query = (work.first_row + row) / a_.x.group;
     const float scale = at<float>(w_.factors)[row];
     const BlockRange seen = in_block<block>(range, token);
+    std::uint32_t mask = 0xffffffffu;  // of this lane's keys
+    if constexpr (!whole_range<M>()) {
+      const int from = first < seen.first ? seen.first - first : 0;
+      const int to = seen.last - first < each ? seen.last - first : each;
+      if (!holes.sees_all(token, count)) mask = holes.seen(a_.mask, token + first, from, to);
+    }
     float x[each];
 #pragma unroll
     for (int k = 0; k < each; k += 4) {
@@ -315,8 +330,7 @@ class MmaKernel {
     for (int k = 0; k < each; ++k) {
       const int j = first + k;
       bool sees = j >= seen.first && j < seen.last;
-      if constexpr (!whole_range<M>())
-        sees = sees && a_.mask.allowed(work.task.sequence, query, token + j, work.queries, work.keys);
+      if constexpr (!whole_range<M>()) sees = sees && (mask >> k & 1) != 0;
       x[k] = sees ? logit_2(x[k], scale, a_.x.soft_cap) : empty_lse;
     }
     const float alpha = take_block<lanes>(state, x);
@@ -442,9 +456,9 @@ class MmaKernel {
     return *reinterpret_cast<std::uint32_t*>(values + row * w_.value_stride + column);
   }
 
-  __device__ void write(const DenseWork& work, const float (&sum)[tiles][columns][4]) const {
+  __device__ void write(const Work& work, const float (&sum)[tiles][columns][4]) const {
     const RowState* const states = at<RowState>(w_.states);
-    const bool whole = work.task.chunk < 0;
+    const bool whole = !Call::only_states && work.task.chunk < 0;
 #pragma unroll
     for (int i = 0; i < tiles; ++i) {
 #pragma unroll
@@ -452,10 +466,9 @@ class MmaKernel {
         const int r = i * 16 + lane_ / 4 + half * 8;
         if (r >= work.rows) continue;
         const RowState state = states[r];
-        const index_t row = work.first_row + r;
-        const index_t query = work.first_query + row / a_.x.group;
-        const index_t head = work.task.head * a_.x.group + row % a_.x.group;
-        const index_t slot = work.task.slot * index_t{Shape::rows} + r;
+        const index_t query = asks_of_row(a_, work, r).at;
+        const index_t head = head_of_row(a_, work, r);
+        const index_t slot = state_of_row(a_, work, Shape::rows, r);
         RowFinish finish{};
         if (whole) finish = finish_row(state, sink_of(a_, head));
         if (warp_ == 0 && lane_ % 4 == 0) {
@@ -467,13 +480,15 @@ class MmaKernel {
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
           const int column = column_of(c / 2) + c % 2 * 8 + lane_ % 4 * 2;
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int d = column + e;
-            const float x = sum[i][c][half * 2 + e] * (1 / weight_scale<T>);
-            if (whole && d < a_.x.value_dim) a_.out(query, head, d) = finished<O>(x, finish.factor);
-            if (!whole && d < a_.x.o_stride) a_.states.o[slot * a_.x.o_stride + d] = x;
+          const float2 x = {sum[i][c][half * 2] * (1 / weight_scale<T>),
+                            sum[i][c][half * 2 + 1] * (1 / weight_scale<T>)};
+          if (!whole) {
+            if (column < a_.x.o_stride)
+              *reinterpret_cast<float2*>(a_.states.o + slot * a_.x.o_stride + column) = x;
+            continue;
           }
+          if (column < a_.x.value_dim) a_.out(query, head, column) = finished<O>(x.x, finish.factor);
+          if (column + 1 < a_.x.value_dim) a_.out(query, head, column + 1) = finished<O>(x.y, finish.factor);
         }
       }
     }
@@ -489,10 +504,12 @@ class MmaKernel {
 
 /// A block per task.
 template <class Shape, class Q, class C, class O, class M>
-__global__ void __launch_bounds__(Shape::threads)
+__global__ void __launch_bounds__(Shape::threads, Shape::least_blocks)
     dense_mma_kernel(const DenseDeviceCall<Q, C, O, M> call, const MmaLayout layout, const int p_terms) {
   extern __shared__ __align__(128) unsigned char dense_shared[];
-  MmaKernel<Shape, Q, C, O, M>(call, layout, p_terms, dense_shared).run();
+  DenseWork work;
+  if (find_work(call, work))
+    MmaKernel<Shape, DenseDeviceCall<Q, C, O, M>, DenseWork>(call, layout, p_terms, dense_shared).run(work);
 }
 
 }  // namespace decant::attention::detail

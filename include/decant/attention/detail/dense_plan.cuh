@@ -25,7 +25,8 @@ struct DenseTuning {
   index_t chunk = 512;
   /// Sequences of at most so many rows (queries times group) are split into chunks, and those of one query.
   index_t split_rows = 128;
-  /// Query heads per KV head from which decode over 16-bit caches uses tensor cores. Calls with q.indptr always do.
+  /// Query heads per KV head from which decode over 8- and 16-bit caches uses tensor cores. Calls with q.indptr always
+  /// do.
   index_t mma_rows = 5;
   /// Decode does without a plan while that means at most so many blocks too many, or twice as many as can be needed.
   index_t spare_blocks = 1024;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "../../core/dtype.hpp"
 #include "../../core/view.hpp"
@@ -20,6 +21,7 @@
 #else
 #define DECANT_UNROLL
 #endif
+
 
 namespace decant::attention::detail {
 
@@ -39,27 +41,42 @@ struct SoftmaxBlock {
   float* alpha;    // [rows] out: what the accumulated output must be multiplied with
 };
 
-/// Rows that will be read soon: kernels ask the memory for them while they work on others. May be empty.
+/// Rows that will be read soon: kernels ask the memory for them, evenly, while they work on others. May be empty.
 template <class T>
 struct Ahead {
   const T* const* rows = nullptr;
   index_t count = 0;
   index_t bytes = 0;  // of a row
+  index_t every = 1;  // one is asked for at each `every`-th row of work
 
-  /// Row j.
-  DECANT_INLINE void fetch([[maybe_unused]] index_t j) const {
+  /// Part i of n.
+  Ahead part(index_t i, index_t n) const {
+    const index_t first = count * i / n;
+    return {rows + first, count * (i + 1) / n - first, bytes, n};
+  }
+
+  /// Row j, and those after it.
+  DECANT_INLINE void fetch([[maybe_unused]] index_t j, [[maybe_unused]] index_t some = 1) const {
 #if defined(__GNUC__) || defined(__clang__)
-    if (j >= count) return;
-    const char* row = reinterpret_cast<const char*>(rows[j]);
-    for (index_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);  // into L2: a block would fill L1
+    const index_t last = j + some < count ? j + some : count;
+    for (; j < last; ++j) {
+      const char* const row = reinterpret_cast<const char*>(rows[j]);
+      for (index_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);  // into L2: a block would fill L1
+    }
 #endif
   }
 };
 
+/// The types whose rows are widened two elements at a time, the even and the odd ones of a vector.
+template <class T>
+inline constexpr bool in_pairs = std::is_same_v<T, bf16>;
+
 /// One path's kernels over rows of T.
 template <class T>
 struct DenseKernels {
-  /// s[r][j] = q[r] . keys[j] for j < count. q is zero-padded to a multiple of 16.
+  /// Puts q, zero-padded to a multiple of 16, into the order in which scores() wants it. In place, once.
+  void (*arrange)(float* q, index_t q_stride, index_t rows, index_t dim);
+  /// s[r][j] = q[r] . keys[j] for j < count, q arranged. Other columns may be overwritten.
   void (*scores)(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count, index_t dim,
                  float* s, const Ahead<T>& ahead);
   /// Transposes keys to packed[dim][dense_block]; columns from count on are 0.
@@ -146,6 +163,28 @@ inline void softmax_portable(const SoftmaxBlock& b) {
   }
 }
 
+/// DenseKernels::scores of kernels that take four keys and four, two or one rows of queries; Four = 0: no such.
+template <class T, auto One, auto Two, auto Four = 0>
+void scores_by_four(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count, index_t dim,
+                    float* s, const Ahead<T>& ahead) {
+  for (index_t j = 0; j < count; j += 4) {
+    const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
+    const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
+                              keys[j + 3 < end ? j + 3 : end]};
+    ahead.fetch(j, 4);
+    const float* from = q;
+    float* to = s + j;
+    index_t left = rows;
+    if constexpr (!std::is_same_v<decltype(Four), int>)
+      for (; left >= 4; left -= 4, from += 4 * q_stride, to += 4 * dense_block) Four(from, q_stride, four, dim, to);
+    for (; left >= 2; left -= 2, from += 2 * q_stride, to += 2 * dense_block) Two(from, q_stride, four, dim, to);
+    if (left > 0) One(from, q_stride, four, dim, to);
+  }
+}
+
+template <class T>
+void arrange_portable(float*, index_t, index_t, index_t) {}
+
 template <class T>
 void scores_portable(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count, index_t dim,
                      float* s, const Ahead<T>&) {
@@ -205,8 +244,8 @@ inline void scores_packed_portable(const float* q, index_t q_stride, index_t row
 }
 
 template <class T>
-inline constexpr DenseKernels<T> dense_portable{scores_portable<T>, pack_portable<T>, widen_portable<T>,
-                                                values_portable<T>};
+inline constexpr DenseKernels<T> dense_portable{arrange_portable<T>, scores_portable<T>, pack_portable<T>,
+                                                widen_portable<T>, values_portable<T>};
 inline constexpr DenseFloatKernels dense_float_portable{scores_packed_portable, softmax_portable};
 
 }  // namespace decant::attention::detail

@@ -89,10 +89,12 @@ __device__ void widen_vector(const T* from, float (&to)[per_access<T>]) {
   for (int e = 0; e < per_access<T>; ++e) to[e] = widen(pack.at[e]);
 }
 
-template <int Rows, class Q, class C, class O, class M>
+template <int Rows, class Call, class Work>
 class RowsKernel {
  public:
-  using Call = DenseDeviceCall<Q, C, O, M>;
+  using C = typename Call::Cache;
+  using O = typename Call::Out;
+  using M = typename Call::Sees;
   using T = shared_row_t<C>;
   static constexpr int width = per_access<T>;
   static constexpr int slots = sizeof(T) == 4 ? 2 : 1;  // value vectors per thread: 576 floats are 144 vectors
@@ -102,9 +104,7 @@ class RowsKernel {
   __device__ RowsKernel(const Call& call, const RowsLayout& layout, unsigned char* shared)
       : a_(call), w_(layout), shared_(shared) {}
 
-  __device__ void run() {
-    DenseWork work;
-    if (!find_work(a_, work)) return;
+  __device__ void run(const Work& work) {
     KeyRange* const ranges = at<KeyRange>(w_.ranges);
     if (threadIdx.x < Rows) ranges[threadIdx.x] = keys_of_row(a_, work, static_cast<int>(threadIdx.x));
     load_queries(work);
@@ -113,6 +113,8 @@ class RowsKernel {
 
     const int softmax_row = static_cast<int>(threadIdx.x) / softmax_lanes;
     const KeyRange own_range = softmax_row < Rows ? ranges[softmax_row] : KeyRange{};
+    RowHoles holes;
+    if constexpr (!whole_range<M>()) holes = holes_of_row(a_, work, softmax_row);
     RowState state;
     float sum[slots][Rows][width];
 #pragma unroll
@@ -151,10 +153,15 @@ class RowsKernel {
         __syncthreads();
         scores(stage, count);
         __syncthreads();
-        if (softmax_row < Rows) softmax(work, softmax_row, own_range, token, state);
+        if (softmax_row < Rows) softmax(softmax_row, own_range, holes, token, count, state);
         if (next < blocks) loader.locate(first + next * w_.block, count_of(next));
-        __syncthreads();
-        const bool full = whole_range<M>() && keys.all.first <= token && token + count <= keys.all.last;
+        bool full;
+        if constexpr (whole_range<M>()) {
+          __syncthreads();
+          full = keys.all.first <= token && token + count <= keys.all.last;
+        } else {
+          full = __syncthreads_and(holes.sees_all(token, count));
+        }
         if (full)
           values<true>(stage, count, sum);
         else
@@ -181,7 +188,7 @@ class RowsKernel {
     return at<T>(w_.values + stage * w_.stage);
   }
 
-  __device__ void load_queries(const DenseWork& work) const {
+  __device__ void load_queries(const Work& work) const {
     float* const q = at<float>(w_.q);
     const int stride = w_.key_vectors * width;
     for (int i = static_cast<int>(threadIdx.x); i < Rows * stride; i += rows_threads) {
@@ -189,8 +196,7 @@ class RowsKernel {
       const int d = i % stride;
       float x = 0;
       if (r < work.rows && d < a_.x.key_dim) {
-        const index_t row = work.first_row + r;
-        x = widen(a_.q(work.first_query + row / a_.x.group, work.task.head * a_.x.group + row % a_.x.group, d));
+        x = widen(a_.q(asks_of_row(a_, work, r).at, head_of_row(a_, work, r), d));
       }
       q[i] = x;
     }
@@ -247,14 +253,20 @@ class RowsKernel {
     }
   }
 
-  __device__ void softmax(const DenseWork& work, int row, const KeyRange& range, index_t token, RowState& state) const {
+  __device__ void softmax(int row, const KeyRange& range, const RowHoles& holes, index_t token, int count,
+                          RowState& state) const {
     constexpr int each = rows_block / softmax_lanes;
     const float* const s = at<float>(w_.s) + row * w_.block;
     float* const p = at<float>(w_.p) + row;
     const int lane = static_cast<int>(threadIdx.x) % softmax_lanes;
-    const index_t query = (work.first_row + row) / a_.x.group;
     const BlockRange seen = in_block<rows_block>(range, token);
     const int last = seen.last < w_.block ? seen.last : w_.block;
+    std::uint32_t mask = 0xffffffffu;  // of this lane's keys
+    if constexpr (!whole_range<M>()) {
+      const int from = lane * each < seen.first ? seen.first - lane * each : 0;
+      const int to = last - lane * each < each ? last - lane * each : each;
+      if (!holes.sees_all(token, count)) mask = holes.seen(a_.mask, token + lane * each, from, to);
+    }
     float x[each];
 #pragma unroll
     for (int k = 0; k < each; ++k) {
@@ -262,7 +274,7 @@ class RowsKernel {
       x[k] = empty_lse;
       if (j < seen.first || j >= last) continue;
       if constexpr (!whole_range<M>()) {
-        if (!a_.mask.allowed(work.task.sequence, query, token + j, work.queries, work.keys)) continue;
+        if ((mask >> k & 1) == 0) continue;
       }
       x[k] = logit_2(s[j], a_.x.scale, a_.x.soft_cap);
     }
@@ -318,7 +330,7 @@ class RowsKernel {
     return {thread % w_.value_vectors, thread / w_.value_vectors, rows_threads / w_.value_vectors};
   }
 
-  __device__ void write(const DenseWork& work, const float (&sum)[slots][Rows][width]) const {
+  __device__ void write(const Work& work, const float (&sum)[slots][Rows][width]) const {
     const Part part = part_of();
     float* const sums = reinterpret_cast<float*>(shared_);
     const int stride = w_.value_vectors * width;
@@ -337,23 +349,23 @@ class RowsKernel {
     const RowState* const states = at<RowState>(w_.states);
     for (int r = 0; r < work.rows; ++r) {
       const RowState state = states[r];
-      const index_t row = work.first_row + r;
-      const index_t query = work.first_query + row / a_.x.group;
-      const index_t head = work.task.head * a_.x.group + row % a_.x.group;
-      const index_t slot = work.task.slot * index_t{Rows} + r;
+      const index_t query = asks_of_row(a_, work, r).at;
+      const index_t head = head_of_row(a_, work, r);
+      const index_t slot = state_of_row(a_, work, Rows, r);
+      const bool whole = !Call::only_states && work.task.chunk < 0;
       RowFinish finish{};
-      if (work.task.chunk < 0) finish = finish_row(state, sink_of(a_, head));
-      const int dim = static_cast<int>(work.task.chunk < 0 ? a_.x.value_dim : a_.x.o_stride);
+      if (whole) finish = finish_row(state, sink_of(a_, head));
+      const int dim = static_cast<int>(whole ? a_.x.value_dim : a_.x.o_stride);
       for (int d = static_cast<int>(threadIdx.x); d < dim; d += rows_threads) {
         float total = -0.0f;
         for (int g = 0; g < part.groups; ++g) total += sums[(g * Rows + r) * stride + d];
-        if (work.task.chunk < 0)
+        if (whole)
           a_.out(query, head, d) = finished<O>(total, finish.factor);
         else
           a_.states.o[slot * a_.x.o_stride + d] = total;
       }
       if (threadIdx.x > 0) continue;
-      if (work.task.chunk >= 0)
+      if (!whole)
         a_.states.ml[slot] = {state.m, state.l};
       else if (a_.lse.data() != nullptr)
         a_.lse(query, head) = finish.lse;
@@ -370,7 +382,9 @@ template <int Rows, class Q, class C, class O, class M>
 __global__ void __launch_bounds__(rows_threads, 2)
     dense_rows_kernel(const DenseDeviceCall<Q, C, O, M> call, const RowsLayout layout) {
   extern __shared__ __align__(128) unsigned char dense_shared[];
-  RowsKernel<Rows, Q, C, O, M>(call, layout, dense_shared).run();
+  DenseWork work;
+  if (find_work(call, work))
+    RowsKernel<Rows, DenseDeviceCall<Q, C, O, M>, DenseWork>(call, layout, dense_shared).run(work);
 }
 
 }  // namespace decant::attention::detail

@@ -154,26 +154,28 @@ std::uint64_t dense_mask_bits(const M& mask, const KeyRange& range, const DenseT
   return allowed_word(mask, tile.sequence, query, first + low, high - low, tile.all_queries, tile.keys) << low;
 }
 
-template <class C, class M>
+/// Q: what queries are of before load_queries(), which may choose better kernels.
+template <class C, class M, class Q = float>
 class DenseTileWorker {
  public:
   using Row = typename DenseRow<C>::type;
 
   DenseTileWorker(const DenseShape& shape, const C& cache, const M& mask, Isa isa)
-      : x_(shape), cache_(cache), mask_(mask), kernels_(dense_kernels<Row>(isa)),
+      : x_(shape), cache_(cache), mask_(mask), kernels_(dense_kernels<Row, Q>(isa)),
         floats_(dense_kernels<float>(isa)), shared_(dense_float_kernels(isa)) {}
 
   /// The tile's queries as floats, zero-padded.
-  template <class Q>
-  void load_queries(const DenseTile& tile, const View<const Q, 3>& rows, const DenseScratch& w) const {
+  template <class From>
+  void load_queries(const DenseTile& tile, const View<const From, 3>& rows, const DenseScratch& w) const {
     for (index_t i = 0; i < tile.queries; ++i) {
       for (index_t g = 0; g < x_.group; ++g) {
-        const Q* from = &rows(tile.first_row + tile.first_query + i, tile.head * x_.group + g, index_t{0});
+        const From* from = &rows(tile.first_row + tile.first_query + i, tile.head * x_.group + g, index_t{0});
         float* to = w.q + (i * x_.group + g) * x_.q_stride;
         for (index_t d = 0; d < x_.key_dim; ++d) to[d] = static_cast<float>(from[d]);
         for (index_t d = x_.key_dim; d < x_.q_stride; ++d) to[d] = 0;
       }
     }
+    if (!tile.wide) kernels_.arrange(w.q, x_.q_stride, tile.queries * x_.group, x_.key_dim);
   }
 
   /// The state of all rows of the tile over chunk c.
@@ -186,6 +188,8 @@ class DenseTileWorker {
     for (index_t i = 0; i < rows * x_.o_stride; ++i) state.o[i] = -0.0f;  // -0 + x has the bits of x, 0 + x not always
     for (index_t i = 0; i < rows * dense_block; ++i) w.s[i] = 0;          // not all of it is written for a short block
 
+    const Row* list[3 * dense_block];  // keys, values, and the keys of the next block
+    index_t known = 0;                 // where in the list this block's keys stand
     const index_t begin = c * x_.chunk;
     const index_t end = begin + x_.chunk < tile.keys ? begin + x_.chunk : tile.keys;
     for (index_t first = begin; first < end; first += dense_block) {
@@ -200,28 +204,37 @@ class DenseTileWorker {
         any |= w.bits[i];
         full = full && w.bits[i] == all;
       }
-      if (any == 0) continue;
-      run_block(tile, first, count, end, full, w, state);
+      if (any == 0) {
+        known = 0;
+        continue;
+      }
+      if (known > 0) {
+        for (index_t j = 0; j < count; ++j) list[j] = list[known + j];
+      } else {
+        gather_key_rows(cache_, tile, first, count, x_.q_stride, w.keys, list);
+      }
+      known = run_block(tile, first, count, full, list, w, state);
     }
   }
 
  private:
-  void run_block(const DenseTile& tile, index_t first, index_t count, index_t end, bool full, const DenseScratch& w,
-                 const DenseRows& state) const {
+  /// Of the list the block's keys are there. Returns where it has put the next block's keys, 0: nowhere.
+  index_t run_block(const DenseTile& tile, index_t first, index_t count, bool full, const Row** list,
+                    const DenseScratch& w, const DenseRows& state) const {
     const index_t rows = tile.queries * x_.group;
-    const Row* keys[dense_block];
-    const Row* values[dense_block];
-    const Row* next[dense_block];
-    gather_key_rows(cache_, tile, first, count, x_.q_stride, w.keys, keys);
+    const Row* const* const keys = list;
+    const Row** const values = list + count;
     gather_values(tile, first, count, w.values, values);
-    // Memory is asked for the values during the scores and for the next block's keys during the sum.
+    // Memory is asked for the values during the scores and for the next block's keys during the sum, also beyond the
+    // chunk's end: the next chunk of the head mostly comes next.
     Ahead<Row> later_values, later_keys;
-    if constexpr (kv::PlainCacheView<C>) {
-      later_values = {values, count, x_.value_dim * index_t{sizeof(Row)}};
+    index_t more = 0;
+    if (kv::PlainCacheView<C> && !tile.wide) {
       const index_t from = first + count;
-      const index_t more = end - from < dense_block ? end - from : dense_block;
-      gather_key_rows(cache_, tile, from, more, x_.q_stride, w.keys, next);
-      later_keys = {next, more, x_.key_dim * index_t{sizeof(Row)}};
+      more = tile.keys - from < dense_block ? tile.keys - from : dense_block;
+      gather_key_rows(cache_, tile, from, more, x_.q_stride, w.keys, values + count);
+      later_values = {values, count, x_.value_dim * index_t{sizeof(Row)}};
+      later_keys = {values + count, more, x_.key_dim * index_t{sizeof(Row)}};
     }
     if (tile.wide) {
       kernels_.pack(keys, count, x_.key_dim, w.packed);
@@ -237,10 +250,11 @@ class DenseTileWorker {
         kernels_.widen(values, count, x_.value_dim, w.values, x_.o_stride);
         for (index_t j = 0; j < count; ++j) wide[j] = w.values + j * x_.o_stride;
         add_values(floats_, tile, wide, count, full, w, state, {});
-        return;
+        return 0;
       }
     }
     add_values(kernels_, tile, values, count, full, w, state, later_keys);
+    return more > 0 ? 2 * count : 0;
   }
 
   /// o += P V. A value that a query may not see is never touched for it: 0 times NaN would be NaN.

@@ -23,6 +23,13 @@ using ::decant::detail::widen;
 /// Everything that a kernel is given.
 template <class Q, class C, class O, class M>
 struct DenseDeviceCall {
+  using Query = Q;
+  using Cache = C;
+  using Out = O;
+  using Sees = M;
+  /// Whether every task leaves a state behind, to be merged.
+  static constexpr bool only_states = false;
+
   DenseDeviceShape x;
   View<const Q, 3> q;
   View<const std::int32_t, 1> indptr;
@@ -81,16 +88,78 @@ __device__ bool find_work(const Call& a, DenseWork& w) {
   return true;
 }
 
-/// The keys of the task that row r may see at most: none for rows behind the tile's last.
-template <class Call>
-__device__ KeyRange keys_of_row(const Call& a, const DenseWork& w, int r) {
-  if (r >= w.rows) return {w.end, w.begin};
+/// Whom a row of a tile belongs to: query `query` of the `queries` of a sequence of `keys` keys, of which the cache's
+/// token t is number t + shift. at: the query's row of the query tensor.
+struct RowAsks {
+  index_t sequence;
+  index_t query;
+  index_t queries;
+  index_t keys;
+  index_t shift;
+  index_t at;
+};
+
+template <class Q, class C, class O, class M>
+__device__ RowAsks asks_of_row(const DenseDeviceCall<Q, C, O, M>& a, const DenseWork& w, int r) {
   const index_t query = (w.first_row + r) / a.x.group;
-  KeyRange range = a.mask.range(w.task.sequence, query, w.queries, w.keys);
+  return {w.task.sequence, query, w.queries, w.keys, 0, w.first_query + query};
+}
+
+/// The row's query head.
+template <class Call, class Work>
+__device__ index_t head_of_row(const Call& a, const Work& w, int r) {
+  return w.task.head * a.x.group + (w.first_row + r) % a.x.group;
+}
+
+/// Where row r's state goes.
+template <class Q, class C, class O, class M>
+__device__ index_t state_of_row(const DenseDeviceCall<Q, C, O, M>&, const DenseWork& w, int tile_rows, int r) {
+  return w.task.slot * index_t{tile_rows} + r;
+}
+
+/// The keys of the task that row r may see at most: none for rows behind the tile's last.
+template <class Call, class Work>
+__device__ KeyRange keys_of_row(const Call& a, const Work& w, int r) {
+  if (r >= w.rows) return {w.end, w.begin};
+  const RowAsks asks = asks_of_row(a, w, r);
+  KeyRange range = a.mask.range(asks.sequence, asks.query, asks.queries, asks.keys);
   if (range.last <= range.first) return {w.end, w.begin};
+  range.first -= asks.shift;
+  range.last -= asks.shift;
   range.first = range.first < w.begin ? w.begin : range.first;
   range.last = range.last > w.end ? w.end : range.last;
   return range;
+}
+
+/// What is asked of a mask whose range() may hold keys that it hides: by which row, and the tokens that it surely sees.
+struct RowHoles {
+  RowAsks asks{};
+  KeyRange whole{0, index_t{1} << 62};
+
+  /// Whether the mask need not be asked for these tokens.
+  __device__ bool sees_all(index_t first, int count) const {
+    return whole.first <= first && first + count <= whole.last;
+  }
+  /// Bit j: whether the row sees token first + j, for 0 <= low <= j < high <= 32, all in its range.
+  template <class M>
+  __device__ std::uint32_t seen(const M& mask, index_t first, int low, int high) const {
+    if (low >= high) return 0;
+    return static_cast<std::uint32_t>(allowed_word(mask, asks.sequence, asks.query, first + low + asks.shift,
+                                                   high - low, asks.queries, asks.keys))
+           << low;
+  }
+};
+
+/// Rows behind the tile's last see all that they are asked for, which is nothing.
+template <class Call, class Work>
+__device__ RowHoles holes_of_row(const Call& a, const Work& w, int r) {
+  RowHoles holes;
+  if (r >= w.rows) return holes;
+  holes.asks = asks_of_row(a, w, r);
+  holes.whole = whole_keys(a.mask, holes.asks.sequence, holes.asks.query, holes.asks.queries, holes.asks.keys);
+  holes.whole.first -= holes.asks.shift;
+  holes.whole.last -= holes.asks.shift;
+  return holes;
 }
 
 /// The keys that any row of the tile sees, and those that all rows see.

@@ -26,50 +26,51 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256i whole8_sum(__m256 w) {
   return _mm256_add_epi64(whole4(_mm256_castps256_ps128(w)), whole4(_mm256_extractf128_ps(w, 1)));
 }
 
-DECANT_TARGET_AVX2 inline void santa_scale_avx2(float* w, float factor, std::int64_t* sums) {
+DECANT_TARGET_AVX2 inline void santa_weigh_avx2(const float* e, float factor, std::int64_t* sums) {
   const __m256 f = _mm256_set1_ps(factor);
-  for (int k = 0; k < santa_spans; ++k) {
-    const __m256 a = _mm256_mul_ps(_mm256_loadu_ps(w + 16 * k), f);
-    const __m256 b = _mm256_mul_ps(_mm256_loadu_ps(w + 16 * k + 8), f);
-    _mm256_storeu_ps(w + 16 * k, a);
-    _mm256_storeu_ps(w + 16 * k + 8, b);
-    sums[k] = sum4(_mm256_add_epi64(whole8_sum(a), whole8_sum(b)));
-  }
+  for (int k = 0; k < santa_spans; ++k) sums[k] = sum4(whole8_sum(_mm256_mul_ps(_mm256_loadu_ps(e + 8 * k), f)));
 }
 
-DECANT_TARGET_AVX2 inline std::uint64_t santa_split_avx2(const float* w, float limit, std::int64_t* sums) {
+DECANT_TARGET_AVX2 inline std::uint64_t santa_split_avx2(const float* e, float factor, float limit,
+                                                         std::int64_t* sums) {
+  const __m256 f = _mm256_set1_ps(factor);
   const __m256 l = _mm256_set1_ps(limit);
   std::uint64_t bits = 0;
   for (int k = 0; k < santa_spans; ++k) {
-    __m256i sum = _mm256_setzero_si256();
-    for (int j = 16 * k; j < 16 * k + 16; j += 8) {
-      const __m256 x = _mm256_loadu_ps(w + j);
-      const __m256 high = _mm256_cmp_ps(x, l, _CMP_GE_OQ);
-      bits |= static_cast<std::uint64_t>(static_cast<unsigned>(_mm256_movemask_ps(high))) << j;
-      sum = _mm256_add_epi64(sum, whole8_sum(_mm256_andnot_ps(high, x)));
-    }
-    sums[k] = sum4(sum);
+    const __m256 w = _mm256_mul_ps(_mm256_loadu_ps(e + 8 * k), f);
+    const __m256 high = _mm256_cmp_ps(w, l, _CMP_GE_OQ);
+    bits |= static_cast<std::uint64_t>(static_cast<unsigned>(_mm256_movemask_ps(high))) << (8 * k);
+    sums[k] = sum4(whole8_sum(_mm256_andnot_ps(high, w)));
   }
   return bits;
 }
 
-DECANT_TARGET_AVX2 inline int santa_find_avx2(const float* w, float limit, std::int64_t offset) {
-  const __m128 l = _mm_set1_ps(limit);
-  const __m256i target = _mm256_set1_epi64x(offset);
-  __m256i before = _mm256_setzero_si256();
-  for (int j = 0;; j += 4) {
-    const __m128 x = _mm_loadu_ps(w + j);
-    __m256i sum = whole4(_mm_andnot_ps(_mm_cmpge_ps(x, l), x));  // then running sums, by two shifts and additions
-    sum = _mm256_add_epi64(sum, _mm256_blend_epi32(_mm256_permute4x64_epi64(sum, 0x90), _mm256_setzero_si256(), 0x03));
-    sum = _mm256_add_epi64(sum, _mm256_permute2x128_si256(sum, sum, 0x08));
-    sum = _mm256_add_epi64(sum, before);
-    const int above = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(sum, target)));
-    if (above != 0) return j + __builtin_ctz(static_cast<unsigned>(above));
-    before = _mm256_permute4x64_epi64(sum, 0xff);
+/// Running sums of four lanes.
+DECANT_TARGET_AVX2 DECANT_INLINE __m256i running4(__m256i x) {
+  x = _mm256_add_epi64(x, _mm256_blend_epi32(_mm256_permute4x64_epi64(x, 0x90), _mm256_setzero_si256(), 0x03));
+  return _mm256_add_epi64(x, _mm256_permute2x128_si256(x, x, 0x08));
+}
+
+DECANT_TARGET_AVX2 inline void santa_locate_avx2(const SantaStretch& s, const std::int64_t* targets, index_t n,
+                                                 std::int32_t* keys) {
+  const __m256 limit = _mm256_set1_ps(s.limit);
+  index_t span = s.first;
+  std::int64_t before = 0;
+  for (index_t i = 0; i < n; ++i) {
+    for (; targets[i] >= before + s.sums[span]; ++span) before += s.sums[span];
+    __m256 w = _mm256_mul_ps(_mm256_loadu_ps(s.exponentials(span)), _mm256_set1_ps(s.factor(span)));
+    w = _mm256_andnot_ps(_mm256_cmp_ps(w, limit, _CMP_GE_OQ), w);
+    const __m256i low = running4(whole4(_mm256_castps256_ps128(w)));
+    const __m256i high = _mm256_add_epi64(running4(whole4(_mm256_extractf128_ps(w, 1))),
+                                          _mm256_permute4x64_epi64(low, 0xff));
+    const __m256i target = _mm256_set1_epi64x(targets[i] - before);
+    const int past = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(low, target))) |
+                     _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpgt_epi64(high, target))) << 4;
+    keys[i] = static_cast<std::int32_t>((span - s.first) * santa_span + __builtin_ctz(static_cast<unsigned>(past)));
   }
 }
 
-inline constexpr SantaKernels santa_avx2{santa_scale_avx2, santa_split_avx2, santa_find_avx2};
+inline constexpr SantaKernels santa_avx2{santa_factors_portable, santa_weigh_avx2, santa_split_avx2, santa_locate_avx2};
 
 }  // namespace decant::attention::detail
 

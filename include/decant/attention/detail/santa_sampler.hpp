@@ -32,14 +32,12 @@ struct SantaHead {
   bool nan;                  // a logit is NaN or +inf
   bool tiled;                // tiles are sampled one by one
   float limit;               // weights from here on are taken as they are
-  std::uint64_t heavy;       // of the block at work: the keys from the limit on
-  std::uint64_t drawn;       // and those that were drawn
   std::int64_t mass;         // the sum of all weights
-  std::int64_t prefix;       // of the weights before the span at work that are sampled
+  std::int64_t prefix;       // of the weights before the spans at work that are sampled
   std::int64_t target;       // the next threshold, or none
   std::int64_t base;         // what the grid counts from
   index_t left;              // thresholds after target
-  double unit[santa_spans];  // the weight of one draw in each span of the block at work
+  double unit;               // the weight of one draw
   SantaGrid grid;
   std::uint32_t stream;
   Philox4 words;
@@ -48,9 +46,9 @@ struct SantaHead {
 /// Memory for `group` heads over `blocks` blocks.
 struct SantaMemory {
   float* w;               // [blocks][group][64], in: exp(logit - the block's largest), 0 where masked or past the end
-  float* top;             // [blocks][group], in: the block's largest logit; NaN where one is NaN or +inf
-  std::int32_t* counts;   // [group][64], of the block at work
+  float* top;             // [blocks][group], in: the block's largest logit; NaN where one is NaN or +inf. Then factors
   SantaHead* heads;       // [group]
+  float* references;      // [group + 15]
   std::int64_t* sums;     // [group][spans]
   std::int64_t* tiles;    // [group][tiles]
   std::int64_t* rests;    // [tiles]
@@ -71,8 +69,8 @@ struct SantaMemory {
     SantaMemory m{};
     take(m.w, blocks * group * dense_block);
     take(m.top, blocks * group);
-    take(m.counts, group * dense_block);
     take(m.heads, group);
+    take(m.references, group + 15);
     take(m.sums, group * spans);
     take(m.tiles, group * tiles);
     take(m.rests, tiles);
@@ -90,24 +88,23 @@ DECANT_HD constexpr index_t santa_tile(const Santa& a, index_t keys) {
   return keys <= 1536 ? 32 : keys <= 3072 ? 64 : 256;
 }
 
-/// The smallest float that is not below x, for 0 < x <= 2^62.
-inline float float_from(std::int64_t x) {
-  const auto nearest = static_cast<float>(x);
-  constexpr float up = (std::numeric_limits<float>::max)();
-  return static_cast<std::int64_t>(nearest) < x ? std::nextafter(nearest, up) : nearest;
-}
+/// Thresholds whose keys are looked for at a time.
+inline constexpr int santa_batch = 64;
 
 class SantaSampler {
  public:
   SantaSampler(const Santa& a, Isa isa, index_t group) : a_(a), kernels_(santa_kernels(isa)), group_(group) {}
 
-  /// Turns the blocks' exponentials into weights, and deals the samples out.
+  /// Finds what turns the blocks' exponentials into weights, and deals the samples out.
   void begin(const SantaMemory& memory, const SantaKeys& keys) {
     m_ = memory;
     keys_ = keys;
     spans_ = keys.blocks * santa_spans;
     tile_spans_ = keys.tile / santa_span;
     tiles_ = (spans_ + tile_spans_ - 1) / tile_spans_;
+    for (index_t g = 0; g < group_; ++g) find_reference(g);
+    for (index_t i = 0; i < group_ + 15; ++i) m_.references[i] = m_.heads[i % group_].reference;
+    kernels_.factors(m_.top, keys.blocks * group_, m_.references, group_);
     for (index_t g = 0; g < group_; ++g) {
       SantaHead& h = m_.heads[g];
       h.prefix = 0;
@@ -115,10 +112,11 @@ class SantaSampler {
       h.left = 0;
       h.tiled = false;
       h.limit = std::numeric_limits<float>::infinity();
-      set_unit(h, 0, a_.samples > 0 ? 1.0 / static_cast<double>(a_.samples) : 0.0);
+      h.unit = a_.samples > 0 ? 1.0 / static_cast<double>(a_.samples) : 0.0;
       const auto leader = keys.query_head + (a_.couple_group ? 0 : static_cast<std::uint32_t>(g));
       h.stream = a_.layer << 16 | leader;
-      weigh(g);
+      h.mass = 0;
+      if (!h.nan) weigh(g);
       if (a_.samples > 0 && h.mass > 0) deal(g);
     }
   }
@@ -126,18 +124,21 @@ class SantaSampler {
   /// rows.add(g, key, weight) for each row that head g has drawn, each head's in ascending order.
   template <class Rows>
   void each(Rows& rows) {
-    for (index_t i = 0; i < group_ * dense_block; ++i) m_.counts[i] = 0;
-    for (index_t b = 0; b < keys_.blocks; ++b) {
+    for (index_t first = 0; first < spans_; first += santa_stretch) {
+      const index_t last = first + santa_stretch < spans_ ? first + santa_stretch : spans_;
       for (index_t g = 0; g < group_; ++g) {
-        pick(g, b);
-        const SantaHead& h = m_.heads[g];
-        for (std::uint64_t left = h.drawn | h.heavy; left != 0; left &= left - 1) {
-          const int j = std::countr_zero(left);
-          std::int32_t& count = m_.counts[g * dense_block + j];
-          float weight = static_cast<float>(static_cast<double>(count) * h.unit[j / santa_span]);
-          count = 0;
-          if (h.heavy != 0 && ((h.heavy >> j) & 1) != 0) weight = heavy_weight(h, weights(b, g)[j]);
-          rows.add(g, keys_.first + b * dense_block + j, weight);
+        SantaHead& h = m_.heads[g];
+        if (h.mass == 0) continue;
+        for (index_t begin = first; begin < last;) {
+          index_t end = last;
+          if (h.tiled) {
+            if (begin % tile_spans_ == 0) enter_tile(g, begin / tile_spans_);
+            const index_t tile_end = (begin / tile_spans_ + 1) * tile_spans_;
+            end = tile_end < last ? tile_end : last;
+          }
+          if (a_.samples >= keys_.blocks * dense_block) draw_by_keys(g, begin, end, rows);
+          else draw(g, begin, end, rows);
+          begin = end;
         }
       }
     }
@@ -146,7 +147,8 @@ class SantaSampler {
  private:
   static constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
 
-  float* weights(index_t b, index_t g) const { return m_.w + (b * group_ + g) * dense_block; }
+  const float* exponentials(index_t b, index_t g) const { return m_.w + (b * group_ + g) * dense_block; }
+  float factor(index_t b, index_t g) const { return m_.top[b * group_ + g]; }
   std::int64_t* sums(index_t g) const { return m_.sums + g * spans_; }
 
   std::uint32_t word(const SantaHead& h, index_t draw) const {
@@ -158,22 +160,22 @@ class SantaSampler {
     return h.words.word[s % 4];
   }
 
-  void weigh(index_t g) {
+  void find_reference(index_t g) {
     SantaHead& h = m_.heads[g];
     h.reference = empty_lse;
-    h.mass = 0;
     h.nan = false;
     for (index_t b = 0; b < keys_.blocks; ++b) {
       const float top = m_.top[b * group_ + g];
       h.nan = h.nan || top != top;
       h.reference = merge_reference(h.reference, top);
     }
-    if (h.nan) return;
+  }
+
+  void weigh(index_t g) {
+    SantaHead& h = m_.heads[g];
     for (index_t b = 0; b < keys_.blocks; ++b) {
-      const float top = m_.top[b * group_ + g];
-      const float factor = top == empty_lse ? 0.0f : exp_portable(top - h.reference) * santa_one;
       std::int64_t* const to = sums(g) + b * santa_spans;
-      kernels_.scale(weights(b, g), factor, to);
+      kernels_.weigh(exponentials(b, g), factor(b, g), to);
       for (int k = 0; k < santa_spans; ++k) h.mass += to[k];
     }
   }
@@ -237,6 +239,28 @@ class SantaSampler {
     h.target = a_.scheme == SantaScheme::stratified ? stratum(h) : h.base + h.grid.at;
   }
 
+  /// The next thresholds below `end`, at most santa_batch, counted from the head's prefix; returns how many.
+  int take(index_t g, std::int64_t end, std::int64_t* targets) const {
+    SantaHead& h = m_.heads[g];
+    int n = 0;
+    if (a_.scheme == SantaScheme::plain || a_.scheme == SantaScheme::stratified) {
+      for (; h.target < end && n < santa_batch; next(g)) targets[n++] = h.target - h.prefix;
+      return n;
+    }
+    SantaGrid grid = h.grid;  // in registers: each threshold waits for the one before
+    index_t left = h.left;
+    std::int64_t target = h.target;
+    for (; target < end && n < santa_batch; --left) {
+      targets[n++] = target - h.prefix;
+      grid.next();
+      target = left == 0 ? none : h.base + grid.at;
+    }
+    h.grid = grid;
+    h.left = left;
+    h.target = target;
+    return n;
+  }
+
   void deal_tiles(index_t g) {
     SantaHead& h = m_.heads[g];
     std::int64_t* const mass = m_.tiles + g * tiles_;
@@ -267,19 +291,14 @@ class SantaSampler {
     santa_allot(shared, mass, h.mass, tiles_, budgets, m_.rests, m_.sorted);
   }
 
-  static void set_unit(SantaHead& h, int first, double unit) {
-    for (int k = first; k < santa_spans; ++k) h.unit[k] = unit;
-  }
-
-  /// Tile t, which begins at span k of the block at work.
-  void enter_tile(index_t g, index_t t, int k) const {
+  void enter_tile(index_t g, index_t t) const {
     SantaHead& h = m_.heads[g];
     const index_t budget = m_.budgets[g * tiles_ + t];
     if (budget == 0) return;
     const std::int64_t mass = m_.tiles[g * tiles_ + t];
     start(h, word(h, keys_.first / keys_.tile + t), mass, budget);
     if (a_.scheme != SantaScheme::prop)
-      set_unit(h, k, static_cast<double>(mass) / (static_cast<double>(h.mass) * static_cast<double>(budget)));
+      h.unit = static_cast<double>(mass) / (static_cast<double>(h.mass) * static_cast<double>(budget));
   }
 
   /// Finds the heavy keys: as long as a key has at least the mass per sample of those that are sampled, it is taken out
@@ -294,7 +313,7 @@ class SantaSampler {
       index_t found = 0;
       for (index_t b = 0; b < keys_.blocks; ++b) {
         std::int64_t* const to = sums(g) + b * santa_spans;
-        found += std::popcount(kernels_.split(weights(b, g), h.limit, to));
+        found += std::popcount(kernels_.split(exponentials(b, g), factor(b, g), h.limit, to));
         for (int k = 0; k < santa_spans; ++k) rest += to[k];
       }
       if (found == heavy) break;
@@ -303,68 +322,103 @@ class SantaSampler {
     }
     if (light == 0) return;
     const index_t samples = a_.samples - heavy;
-    set_unit(h, 0, static_cast<double>(light) / (static_cast<double>(h.mass) * static_cast<double>(samples)));
+    h.unit = static_cast<double>(light) / (static_cast<double>(h.mass) * static_cast<double>(samples));
     start(h, word(h, 0), light, samples);
   }
 
-  static float heavy_weight(const SantaHead& h, float w) {
-    return static_cast<float>(static_cast<double>(static_cast<std::int64_t>(w)) / static_cast<double>(h.mass));
-  }
+  /// Names a head's rows, those that are taken as they are between those that were drawn.
+  template <class Rows>
+  struct Named {
+    SantaSampler& sampler;
+    Rows& rows;
+    index_t g;
+    index_t begin, end;        // keys
+    index_t heavy;             // the next that is taken as it is, or end
+    index_t block;             // of `bits`
+    std::uint64_t bits;        // the block's heavy keys from there on
 
-  /// The draws of a head in a block. As few branches as possible depend on where thresholds fall: they could not be
-  /// predicted.
-  void pick(index_t g, index_t b) {
-    SantaHead& h = m_.heads[g];
-    h.heavy = 0;
-    h.drawn = 0;
-    if (h.mass == 0) return;
-    if (h.limit != std::numeric_limits<float>::infinity()) {
+    Named(SantaSampler& of, index_t head, index_t first, index_t last, Rows& to)
+        : sampler(of), rows(to), g(head), begin(first * santa_span), end(last * santa_span), heavy(end),
+          block(first / santa_spans), bits(0) {
+      if (limited()) find_heavy();
+    }
+    bool limited() const { return sampler.m_.heads[g].limit != std::numeric_limits<float>::infinity(); }
+
+    void find_heavy() {
+      const SantaHead& h = sampler.m_.heads[g];
       std::int64_t unused[santa_spans];
-      h.heavy = kernels_.split(weights(b, g), h.limit, unused);
+      for (; block * dense_block < end; ++block) {
+        bits = sampler.kernels_.split(sampler.exponentials(block, g), sampler.factor(block, g), h.limit, unused);
+        if (bits != 0) return set_heavy();
+      }
+      heavy = end;
     }
-    const index_t span = b * santa_spans;
-    if (!h.tiled) {
-      pick_spans(g, b, 0, santa_spans);
-    } else if (tile_spans_ % santa_spans == 0) {
-      if (span % tile_spans_ == 0) enter_tile(g, span / tile_spans_, 0);
-      pick_spans(g, b, 0, santa_spans);
-    } else {
-      set_unit(h, 0, h.unit[santa_spans - 1]);  // of the tile that reaches into this block
-      for (int k = 0; k < santa_spans; ++k) {
-        if ((span + k) % tile_spans_ == 0) enter_tile(g, (span + k) / tile_spans_, k);
-        pick_spans(g, b, k, k + 1);
+    void set_heavy() { heavy = block * dense_block + std::countr_zero(bits); }
+
+    void add_heavy() {
+      const SantaHead& h = sampler.m_.heads[g];
+      const std::int64_t w =
+          santa_weight(sampler.exponentials(block, g)[heavy % dense_block], sampler.factor(block, g));
+      rows.add(g, sampler.keys_.first + heavy, static_cast<float>(static_cast<double>(w) / static_cast<double>(h.mass)));
+      bits &= bits - 1;
+      if (bits != 0) return set_heavy();
+      ++block;
+      find_heavy();
+    }
+
+    DECANT_INLINE void add(index_t key, std::int32_t count) {
+      while (heavy < key) add_heavy();
+      rows.add(g, sampler.keys_.first + key,
+               static_cast<float>(static_cast<double>(count) * sampler.m_.heads[g].unit));
+    }
+    void finish() {
+      while (heavy < end) add_heavy();
+    }
+  };
+
+  /// The draws of a head in spans [first, last), of one tile if tiles are sampled one by one. Thresholds first, then
+  /// their keys, so that as few branches as possible depend on where they fall: those cannot be predicted.
+  template <class Rows>
+  void draw(index_t g, index_t first, index_t last, Rows& rows) {
+    SantaHead& h = m_.heads[g];
+    Named<Rows> named(*this, g, first, last, rows);
+    std::int64_t end = h.prefix;
+    for (index_t i = first; i < last; ++i) end += sums(g)[i];
+    const SantaStretch stretch{exponentials(0, g), group_ * dense_block, m_.top + g,   group_,
+                               sums(g),            first,                last - first, h.limit};
+    index_t key = none;
+    std::int32_t count = 0;
+    while (h.target < end) {
+      std::int64_t targets[santa_batch];
+      std::int32_t keys[santa_batch];
+      const int n = take(g, end, targets);
+      kernels_.locate(stretch, targets, n, keys);
+      for (int i = 0; i < n; ++i, ++count) {
+        if (keys[i] == key) continue;
+        if (count > 0) named.add(first * santa_span + key, count);
+        key = keys[i];
+        count = 0;
       }
     }
+    if (count > 0) named.add(first * santa_span + key, count);
+    named.finish();
+    h.prefix = end;
   }
 
-  void pick_spans(index_t g, index_t b, int first, int last) {
+  /// The same where there is about one draw for each key: keys are passed one by one.
+  template <class Rows>
+  void draw_by_keys(index_t g, index_t first, index_t last, Rows& rows) {
     SantaHead& h = m_.heads[g];
-    const float* const w = weights(b, g);
-    if (a_.samples >= keys_.blocks * dense_block) {  // about one draw for each key: they are passed one by one
-      for (int j = first * santa_span; j < last * santa_span; ++j) {
-        h.prefix += w[j] >= h.limit ? 0 : static_cast<std::int64_t>(w[j]);
-        if (h.target >= h.prefix) continue;
-        h.drawn |= std::uint64_t{1} << j;
-        for (; h.target < h.prefix; next(g)) ++m_.counts[g * dense_block + j];
-      }
-      return;
+    Named<Rows> named(*this, g, first, last, rows);
+    for (index_t key = first * santa_span; key < last * santa_span; ++key) {
+      const index_t b = key / dense_block;
+      const float w = santa_product(exponentials(b, g)[key % dense_block], factor(b, g));
+      h.prefix += w >= h.limit ? 0 : static_cast<std::int64_t>(w);
+      std::int32_t count = 0;
+      for (; h.target < h.prefix; next(g)) ++count;
+      if (count > 0) named.add(key, count);
     }
-    const std::int64_t* const sum = sums(g) + b * santa_spans;
-    std::int64_t before[santa_spans] = {none, none, none, none};
-    std::int64_t end = h.prefix;
-    for (int k = first; k < last; ++k) {
-      before[k] = end;
-      end += sum[k];
-    }
-    while (h.target < end) {
-      int k = first;
-      for (int i = 1; i < santa_spans; ++i) k += i > first && h.target >= before[i];
-      const int j = k * santa_span + kernels_.find(w + k * santa_span, h.limit, h.target - before[k]);
-      ++m_.counts[g * dense_block + j];
-      h.drawn |= std::uint64_t{1} << j;
-      next(g);
-    }
-    h.prefix = end;
+    named.finish();
   }
 
   const Santa& a_;

@@ -29,18 +29,20 @@ class RowSum {
     weights_[0] = memory;
     weights_[1] = memory + heads * dense_block;
     for (index_t r = 0; r < heads; ++r) ones_[r] = 1;
+    if constexpr (kv::PlainCacheView<C>) stride_ = cache.value_stride();
   }
 
   /// From here on rows of this head are added to o [heads][o_stride], which starts as -0: -0 + x has the bits of x.
   void begin(index_t sequence, index_t head, float* o) {
     sequence_ = sequence;
     head_ = head;
+    run_ = 0;
     o_ = o;
     for (index_t i = 0; i < heads_ * o_stride_; ++i) o[i] = -0.0f;
   }
 
   /// Names the next row. The caller writes its weight for each query head r to [r * dense_block] of what it gets.
-  float* add(index_t token) {
+  DECANT_INLINE float* add(index_t token) {
     using kv::load_row;
     if (count_[active_] == dense_block) {
       active_ = 1 - active_;
@@ -49,7 +51,12 @@ class RowSum {
     const index_t j = count_[active_]++;
     if constexpr (kv::PlainCacheView<C>) {
       const Row* const* rows = rows_[active_];
-      rows_[active_][j] = cache_.value(sequence_, head_, token);
+      if (static_cast<std::uint64_t>(token - run_first_) >= static_cast<std::uint64_t>(run_)) {
+        run_first_ = token;
+        run_ = cache_.run(sequence_, head_, token);
+        run_row_ = cache_.value(sequence_, head_, token);
+      }
+      rows_[active_][j] = run_row_ + (token - run_first_) * stride_;
       Ahead<Row>{rows, dense_block, cache_.value_dim() * index_t{sizeof(Row)}}.fetch(j);
     } else {
       float* const to = buffer_ + (active_ * dense_block + j) * o_stride_;
@@ -83,6 +90,10 @@ class RowSum {
   float* o_ = nullptr;
   index_t sequence_ = 0;
   index_t head_ = 0;
+  index_t stride_ = 0;
+  index_t run_first_ = 0;  // rows at one stride: the last that was named, and those after it
+  index_t run_ = 0;
+  const Row* run_row_ = nullptr;
   const Row* rows_[2][dense_block];
   index_t count_[2] = {0, 0};
   int active_ = 0;

@@ -79,7 +79,7 @@ __device__ T block_scan_before(T value, T& total, T* shared) {
   return result;
 }
 
-/// Storage types to float. fp16 by instruction; the rest is a shift, or the exact conversion of dtype.hpp.
+/// Storage types to float, exactly.
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(bf16 x) { return static_cast<float>(x); }
 __device__ inline float widen(fp16 x) {
@@ -87,8 +87,12 @@ __device__ inline float widen(fp16 x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
   return result;
 }
-__device__ inline float widen(fp8_e4m3 x) { return static_cast<float>(x); }
-__device__ inline float widen(fp8_e5m2 x) { return static_cast<float>(x); }
+/// The bits of E5M2 are the upper ones of binary16; those of E4M3, one place lower, are 2^-8 of the number there.
+__device__ inline float widen(fp8_e5m2 x) { return widen(fp16::from_bits(static_cast<std::uint16_t>(x.bits << 8))); }
+__device__ inline float widen(fp8_e4m3 x) {
+  const float small = widen(fp16::from_bits(static_cast<std::uint16_t>((x.bits & 0x80) << 8 | (x.bits & 0x7f) << 7)));
+  return (x.bits & 0x7f) == 0x7f ? __int_as_float(0x7fc00000) : small * 256;
+}
 
 /// N elements that one instruction can load: N * sizeof(T) is 1, 2, 4, 8 or 16.
 template <class T, int N>

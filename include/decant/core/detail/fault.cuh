@@ -46,6 +46,11 @@ enum class Fault : std::uint8_t {
   payload_range,     // elements wanted that a payload does not have; index: how many it has
   payload_padding,   // bytes between a payload's parts that are not 0
   payload_chunk,     // a chunk of a payload that no encoder writes; index: which
+  row_lists,         // offsets that do not ascend from 0, or a row that its head does not have; index: list or row
+  feature_pages,     // as page_table, for keys whose features lie together
+  score_room,        // more tokens than there is room for scores; index: how many
+  cascade,           // a plan of shared prefixes that was not uploaded, or names tokens that the cache does not hold
+  tree,              // a parent in a draft tree that does not come before its child; index: the child
 };
 
 __device__ inline void report(FaultWord* word, Fault kind, index_t layer, index_t head, index_t index) {
@@ -77,7 +82,7 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"kv::ridge_leverage", "rows", "finite rows and weights"},
       {"kv::LayerView", "queries", "queries of as many of the last tokens as the scorer reads"},
       {"kv::TOVA", "x", "heads of one length, as they share their scores"},
-      {"attention::BitMask", "offsets", "ascending offsets with a bit for each query and key"},
+      {"attention::BitMask or TreeMask", "offsets", "ascending offsets with bits for each query"},
       {"top_k", "counts", "counts from the protected elements to all"},
       {"kv::Anchors", "tokens", "token indices of at least 0"},
       {"kv::write", "first", "a position whose tokens all lie below every head's length"},
@@ -89,6 +94,11 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"codec::decode_range", "first", "elements of the payload"},
       {"codec::decode", "in", "zero padding", true},
       {"codec::decode", "in", "chunks as an encoder writes them", true},
+      {"attention::sparse_gather", "lists", "offsets that ascend from 0 and rows that their heads have"},
+      {"attention::FeatureMajorKeys", "indices", "a consistent table of pages that exist"},
+      {"attention::bernoulli_scores", "out", "room for every token"},
+      {"attention::attend", "plan", "an uploaded plan, of sequences and tokens that the cache holds"},
+      {"attention::TreeMask", "parents", "-1 or an earlier token of the same sequence"},
   };
   const auto kind = static_cast<std::size_t>(word >> 56);
   const Text text = kind < sizeof texts / sizeof texts[0] ? texts[kind] : Text{"Cuda", "fault", "a known fault"};
