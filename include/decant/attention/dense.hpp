@@ -28,7 +28,9 @@ struct Dense {
   index_t chunk = 0;
   /// Matters on Cuda for fp16 and bf16 caches, on tensor cores, whose products take 16-bit numbers. false: q and the
   /// probabilities enter as sums of two or three such numbers, and error_bound holds. true: they are rounded to the
-  /// cache's type, as in FlashAttention and FlashInfer, for about half the work: rounded_error_bound holds.
+  /// cache's type, as in FlashAttention and FlashInfer, for about half the work: rounded_error_bound holds. On the CPU
+  /// it matters for few queries (see attend) over bf16 caches, where the processor multiplies bf16 (AVX512_BF16): true
+  /// rounds q to bf16, with the bits of a call with q in bf16, and leaves the probabilities as they are.
   bool rounded = false;
 
   static constexpr index_t default_chunk = 1024;
@@ -196,6 +198,7 @@ void attend(Cpu& cpu, const Dense& a, const Queries<Q>& q, const C& cache, View<
   x.chunk = a.chunk > 0 ? a.chunk : Dense::default_chunk;
   x.scale = a.scale > 0 ? a.scale : 1.0f / std::sqrt(static_cast<float>(x.key_dim));
   x.soft_cap = a.soft_cap;
+  x.rounded = a.rounded;
 
   const index_t many = dense_tile_rows / x.group > 1 ? dense_tile_rows / x.group : 1;
   const auto queries_of = [&](index_t s) -> index_t {

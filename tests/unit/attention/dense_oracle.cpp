@@ -94,6 +94,38 @@ TEST_CASE("Dense: bf16 queries over a bf16 cache, few and many") {
       }
 }
 
+TEST_CASE("Dense: with `rounded`, float queries over a bf16 cache are as exact as bf16 ones or better") {
+  for (const index_t group : {1, 2, 3, 5, 16})
+    for (const index_t dim : {1, 31, 64, 96, 128, 160})
+      for (const index_t queries : {1, 3, 30}) {
+        const Problem<bf16> p(1, group, dim, 40, {150}, {queries});
+        std::vector<bf16> narrow;
+        for (const float x : p.q) narrow.push_back(bf16(x));
+        const DenseCache<bf16> cache(p);
+        const Exact expected = exact(p);
+        for (const Isa isa : paths()) {
+          INFO(name(isa) << " group " << group << " dim " << dim << " queries " << queries);
+          Cpu cpu;
+          cpu.set_isa(isa);
+          const Result r = run(cpu, p, cache.view, Dense{.rounded = true});
+          CHECK(error(r, expected) < Dense::rounded_error_bound(DType::bf16));
+          // Either q is rounded or nothing is.
+          Result same = run(cpu, p, cache.view);
+          const bool exactly = r.same_bits(same);
+          const Queries<bf16> q{View<const bf16, 3>(narrow.data(), queries, group, dim), p.views().indptr};
+          attend(cpu, Dense{}, q, cache.view, View<float, 3>(same.o.data(), queries, group, 40),
+                 View<float, 2>(same.lse.data(), queries, group));
+          CHECK((exactly || r.same_bits(same)));
+          if (isa != Isa::avx512 || queries * group >= 24) CHECK(exactly);
+        }
+      }
+  // Other caches are not concerned.
+  const Problem<float> p(1, 4, 64, 64, {150});
+  const DenseCache<float> cache(p);
+  Cpu cpu;
+  CHECK(run(cpu, p, cache.view, Dense{.rounded = true}).same_bits(run(cpu, p, cache.view)));
+}
+
 template <class T>
 void read_every_value() {
   // One key, all probability on it: the output is the stored value itself, whatever its bits.

@@ -4,6 +4,7 @@
 #define DECANT_ATTENTION_DETAIL_DENSE_AVX2_HPP
 
 #include "dense_portable.hpp"
+#include "fp8_rows_avx2.hpp"
 
 #if DECANT_X86
 
@@ -16,28 +17,12 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, bf16) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
 DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp16) { return _mm256_cvtph_ps(x); }
-DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp8_e5m2) {
-  return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(x), 8));  // E5M2 is the upper half of binary16
-}
-DECANT_TARGET_AVX2 DECANT_INLINE __m256 widen8(__m128i x, fp8_e4m3) {
-  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals too; only its NaN has another form.
-  const __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(x), 7);
-  const __m128i moved = _mm_and_si128(wide, _mm_set1_epi16(static_cast<short>(0xbf80)));
-  const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(moved), _mm256_set1_ps(256.0f));
-  const __m128i is_nan = _mm_cmpeq_epi8(_mm_and_si128(x, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f));
-  return _mm256_blendv_ps(value, _mm256_set1_ps(NAN), _mm256_castsi256_ps(_mm256_cvtepi8_epi32(is_nan)));
-}
 
 DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
 template <class T>
   requires(sizeof(T) == 2)
 DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p) {
   return widen8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), T{});
-}
-template <class T>
-  requires(sizeof(T) == 1)
-DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p) {
-  return widen8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), T{});
 }
 template <class T>
 DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p, index_t count) {
@@ -47,45 +32,135 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256 load8(const T* p, index_t count) {
   return load8(part);
 }
 
+/// Sixteen stored elements as two registers; in pairs: the even elements and the odd ones, for bf16 a shift and a mask.
+template <class T>
+DECANT_TARGET_AVX2 DECANT_INLINE void load16(const T* p, __m256& a, __m256& b) {
+  if constexpr (sizeof(T) == 1) {
+    load_pairs(p, a, b);
+  } else if constexpr (in_pairs<T>) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    a = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    b = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  } else {
+    a = load8(p);
+    b = load8(p + 8);
+  }
+}
+
+/// 16 floats in the order of memory become the even ones and the odd ones, or back.
+DECANT_TARGET_AVX2 DECANT_INLINE void to_pairs(__m256& low, __m256& high) {
+  const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(low, high, 0x88));
+  const __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(low, high, 0xdd));
+  low = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+  high = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+}
+DECANT_TARGET_AVX2 DECANT_INLINE void from_pairs(__m256& even, __m256& odd) {
+  const __m256 low = _mm256_unpacklo_ps(even, odd);
+  const __m256 high = _mm256_unpackhi_ps(even, odd);
+  even = _mm256_permute2f128_ps(low, high, 0x20);
+  odd = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
+template <class T>
+DECANT_TARGET_AVX2 void arrange_avx2(float* q, index_t q_stride, index_t rows, index_t dim) {
+  if constexpr (in_pairs<T>) {
+    for (index_t r = 0; r < rows; ++r) {
+      for (index_t d = 0; d + 16 <= dim; d += 16) {
+        float* const to = q + r * q_stride + d;
+        __m256 low = _mm256_loadu_ps(to);
+        __m256 high = _mm256_loadu_ps(to + 8);
+        to_pairs(low, high);
+        _mm256_storeu_ps(to, low);
+        _mm256_storeu_ps(to + 8, high);
+      }
+    }
+  }
+}
+
 /// The four sums over lanes of four registers, each formed in the same order.
 DECANT_TARGET_AVX2 DECANT_INLINE __m128 sum_lanes(__m256 a, __m256 b, __m256 c, __m256 d) {
   const __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
   return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
-template <class T, int R>
-DECANT_TARGET_AVX2 void scores_rows_avx2(const float* q, index_t q_stride, const T* const* keys, index_t dim,
-                                         float* s) {
-  __m256 sum[R][4];
+template <class T>
+DECANT_TARGET_AVX2 DECANT_INLINE __m128 scaled(__m128 sums) {
+  return pairs_scale<T> == 1 ? sums : _mm_mul_ps(sums, _mm_set1_ps(pairs_scale<T>));
+}
+
+/// R rows by N keys: eight sums at most, one chain each. The empty asm keeps a part of a query in its register: a
+/// compiler would load it again for each key, and loads are what there are too many of.
+template <class T, int R, int N>
+DECANT_TARGET_AVX2 DECANT_INLINE void scores_tile_avx2(const float* q, index_t q_stride, const T* const* keys,
+                                                       index_t dim, float* s) {
+  __m256 sum[R][N];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
     DECANT_UNROLL
-    for (int k = 0; k < 4; ++k) sum[r][k] = _mm256_setzero_ps();
+    for (int k = 0; k < N; ++k) sum[r][k] = _mm256_setzero_ps();
   }
-  const index_t whole = dim / 8 * 8;
-  for (index_t d = 0; d < whole; d += 8) {
-    __m256 key[4];
+  index_t d = 0;
+  for (; d + 16 <= dim; d += 16) {
+    __m256 low[N], high[N];
     DECANT_UNROLL
-    for (int k = 0; k < 4; ++k) key[k] = load8(keys[k] + d);
+    for (int k = 0; k < N; ++k) load16(keys[k] + d, low[k], high[k]);
     DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
-      const __m256 x = _mm256_loadu_ps(q + r * q_stride + d);
+      __m256 x = _mm256_loadu_ps(q + r * q_stride + d);
+      asm("" : "+x"(x));
       DECANT_UNROLL
-      for (int k = 0; k < 4; ++k) sum[r][k] = _mm256_fmadd_ps(x, key[k], sum[r][k]);
+      for (int k = 0; k < N; ++k) sum[r][k] = _mm256_fmadd_ps(x, low[k], sum[r][k]);
+      __m256 y = _mm256_loadu_ps(q + r * q_stride + d + 8);
+      asm("" : "+x"(y));
+      DECANT_UNROLL
+      for (int k = 0; k < N; ++k) sum[r][k] = _mm256_fmadd_ps(y, high[k], sum[r][k]);
     }
   }
-  if (whole < dim) {
+  for (; d < dim; d += 8) {
     DECANT_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      const __m256 key = load8(keys[k] + whole, dim - whole);
+    for (int k = 0; k < N; ++k) {
+      __m256 key = load8(keys[k] + d, dim - d < 8 ? dim - d : 8);
+      if constexpr (pairs_scale<T> != 1) key = _mm256_mul_ps(key, _mm256_set1_ps(1 / pairs_scale<T>));
       DECANT_UNROLL
       for (int r = 0; r < R; ++r)
-        sum[r][k] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * q_stride + whole), key, sum[r][k]);
+        sum[r][k] = _mm256_fmadd_ps(_mm256_loadu_ps(q + r * q_stride + d), key, sum[r][k]);
     }
   }
-  DECANT_UNROLL
-  for (int r = 0; r < R; ++r)
-    _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
+  if constexpr (N == 4) {
+    DECANT_UNROLL
+    for (int r = 0; r < R; ++r)
+      _mm_storeu_ps(s + r * dense_block, scaled<T>(sum_lanes(sum[r][0], sum[r][1], sum[r][2], sum[r][3])));
+  } else {
+    DECANT_UNROLL
+    for (int r = 0; r < R; r += 2) {
+      const __m128 sums = scaled<T>(sum_lanes(sum[r][0], sum[r][1], sum[r + 1][0], sum[r + 1][1]));
+      _mm_storel_pi(reinterpret_cast<__m64*>(s + r * dense_block), sums);
+      _mm_storeh_pi(reinterpret_cast<__m64*>(s + (r + 1) * dense_block), sums);
+    }
+  }
+}
+
+template <class T>
+DECANT_TARGET_AVX2 void scores_avx2(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count,
+                                    index_t dim, float* s, const Ahead<T>& ahead) {
+  for (index_t j = 0; j < count; j += 4) {
+    const index_t end = count - 1;  // past the last key its row stands in; those columns are masked
+    const T* const four[4] = {keys[j], keys[j + 1 < end ? j + 1 : end], keys[j + 2 < end ? j + 2 : end],
+                              keys[j + 3 < end ? j + 3 : end]};
+    const float* from = q;
+    float* to = s + j;
+    index_t left = rows;
+    ahead.fetch(j, 4);
+    for (; left >= 4; left -= 4, from += 4 * q_stride, to += 4 * dense_block) {
+      scores_tile_avx2<T, 4, 2>(from, q_stride, four, dim, to);
+      scores_tile_avx2<T, 4, 2>(from, q_stride, four + 2, dim, to + 2);
+    }
+    if (left >= 2) {
+      scores_tile_avx2<T, 2, 4>(from, q_stride, four, dim, to);
+      left -= 2, from += 2 * q_stride, to += 2 * dense_block;
+    }
+    if (left > 0) scores_tile_avx2<T, 1, 4>(from, q_stride, four, dim, to);
+  }
 }
 
 /// Eight rows of eight: x[i] lane j becomes x[j] lane i.
@@ -135,70 +210,93 @@ DECANT_TARGET_AVX2 void widen_avx2(const T* const* rows, index_t count, index_t 
   }
 }
 
-/// R rows by V registers of the output, from element d on; the last register has `lanes` elements.
+/// R rows by V registers of the output, whole ones, from element d on.
 template <class T, int R, int V>
 DECANT_TARGET_AVX2 DECANT_INLINE void values_tile_avx2(const float* p, const float* alpha, const T* const* values,
-                                                       index_t count, index_t d, index_t lanes, float* o,
-                                                       index_t o_stride, const Ahead<T>& ahead) {
+                                                       index_t count, float* o, index_t o_stride, index_t d,
+                                                       const Ahead<T>& ahead) {
   __m256 sum[R][V];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    const __m256 a = _mm256_set1_ps(alpha[r]);
+    const __m256 a = _mm256_set1_ps(alpha[r] * (1 / pairs_scale<T>));
     DECANT_UNROLL
     for (int v = 0; v < V; ++v) sum[r][v] = _mm256_mul_ps(_mm256_loadu_ps(o + r * o_stride + d + 8 * v), a);
-  }
-  for (index_t j = 0; j < count; ++j) {
-    ahead.fetch(j);
-    __m256 value[V];
-    DECANT_UNROLL
-    for (int v = 0; v < V; ++v)
-      value[v] = v + 1 < V ? load8(values[j] + d + 8 * v) : load8(values[j] + d + 8 * v, lanes);
-    DECANT_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const __m256 weight = _mm256_set1_ps(p[r * dense_block + j]);
+    if constexpr (in_pairs<T>) {
       DECANT_UNROLL
-      for (int v = 0; v < V; ++v) sum[r][v] = _mm256_fmadd_ps(weight, value[v], sum[r][v]);
+      for (int v = 0; v < V; v += 2) to_pairs(sum[r][v], sum[r][v + 1]);
+    }
+  }
+  index_t next = 0;
+  for (index_t j = 0; j < count;) {
+    ahead.fetch(next++);
+    const index_t end = j + ahead.every < count ? j + ahead.every : count;
+    for (; j < end; ++j) {
+      __m256 weight[R];
+      DECANT_UNROLL
+      for (int r = 0; r < R; ++r) weight[r] = _mm256_set1_ps(p[r * dense_block + j]);
+      DECANT_UNROLL
+      for (int v = 0; v < V; v += 2) {
+        __m256 low, high;
+        load16(values[j] + d + 8 * v, low, high);
+        DECANT_UNROLL
+        for (int r = 0; r < R; ++r) {
+          sum[r][v] = _mm256_fmadd_ps(weight[r], low, sum[r][v]);
+          sum[r][v + 1] = _mm256_fmadd_ps(weight[r], high, sum[r][v + 1]);
+        }
+      }
     }
   }
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
+    if constexpr (in_pairs<T>) {
+      DECANT_UNROLL
+      for (int v = 0; v < V; v += 2) from_pairs(sum[r][v], sum[r][v + 1]);
+    }
     DECANT_UNROLL
-    for (int v = 0; v < V; ++v) _mm256_storeu_ps(o + r * o_stride + d + 8 * v, sum[r][v]);
+    for (int v = 0; v < V; ++v) {
+      if constexpr (pairs_scale<T> != 1) sum[r][v] = _mm256_mul_ps(sum[r][v], _mm256_set1_ps(pairs_scale<T>));
+      _mm256_storeu_ps(o + r * o_stride + d + 8 * v, sum[r][v]);
+    }
   }
 }
 
+/// As much of memory as is due is asked for: part `part` of `parts`.
 template <class T, int R>
 DECANT_TARGET_AVX2 void values_rows_avx2(const float* p, const float* alpha, const T* const* values, index_t count,
-                                         index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
+                                         index_t dim, float* o, index_t o_stride, const Ahead<T>& ahead, index_t part,
+                                         index_t parts) {
+  constexpr int V = 8 / R;
+  const index_t steps = dim / (8 * V) > 0 ? dim / (8 * V) : 1;
   index_t d = 0;
-  for (; d + 16 <= dim; d += 16) {
-    values_tile_avx2<T, R, 2>(p, alpha, values, count, d, 8, o, o_stride, ahead);
-    ahead.count = 0;  // once is enough
+  for (; d + 8 * V <= dim; d += 8 * V)
+    values_tile_avx2<T, R, V>(p, alpha, values, count, o, o_stride, d,
+                              ahead.part(part * steps + d / (8 * V), parts * steps));
+  if constexpr (V > 2)
+    for (; d + 16 <= dim; d += 16) values_tile_avx2<T, R, 2>(p, alpha, values, count, o, o_stride, d, {});
+  for (; d < dim; d += 8) {
+    const index_t lanes = dim - d < 8 ? dim - d : 8;
+    for (int r = 0; r < R; ++r) {
+      float* const to = o + r * o_stride + d;
+      __m256 sum = _mm256_mul_ps(_mm256_loadu_ps(to), _mm256_set1_ps(alpha[r]));
+      for (index_t j = 0; j < count; ++j)
+        sum = _mm256_fmadd_ps(_mm256_set1_ps(p[r * dense_block + j]), load8(values[j] + d, lanes), sum);
+      _mm256_storeu_ps(to, sum);
+    }
   }
-  const index_t left = dim - d;
-  if (left > 8) values_tile_avx2<T, R, 2>(p, alpha, values, count, d, left - 8, o, o_stride, ahead);
-  else if (left > 0) values_tile_avx2<T, R, 1>(p, alpha, values, count, d, left, o, o_stride, ahead);
 }
 
 template <class T>
 DECANT_TARGET_AVX2 void values_avx2(const float* p, const float* alpha, index_t rows, const T* const* values,
                                     index_t count, index_t dim, float* o, index_t o_stride, Ahead<T> ahead) {
-  index_t r = 0;
-  for (; r + 6 <= rows && r + 8 != rows; r += 6) {  // 8 are better as 4 and 4
-    values_rows_avx2<T, 6>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    ahead.count = 0;
+  const index_t parts = (rows + 3) / 4;
+  index_t part = 0;
+  for (; rows >= 4; rows -= 4, p += 4 * dense_block, alpha += 4, o += 4 * o_stride)
+    values_rows_avx2<T, 4>(p, alpha, values, count, dim, o, o_stride, ahead, part++, parts);
+  if (rows >= 2) {
+    values_rows_avx2<T, 2>(p, alpha, values, count, dim, o, o_stride, ahead, part, parts);
+    rows -= 2, p += 2 * dense_block, alpha += 2, o += 2 * o_stride, ahead.count = 0;
   }
-  for (; r + 4 <= rows; r += 4) {
-    values_rows_avx2<T, 4>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    ahead.count = 0;
-  }
-  if (r + 2 <= rows) {
-    values_rows_avx2<T, 2>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
-    r += 2;
-    ahead.count = 0;
-  }
-  if (r < rows)
-    values_rows_avx2<T, 1>(p + r * dense_block, alpha + r, values, count, dim, o + r * o_stride, o_stride, ahead);
+  if (rows > 0) values_rows_avx2<T, 1>(p, alpha, values, count, dim, o, o_stride, ahead, part, parts);
 }
 
 template <int R>
@@ -325,9 +423,8 @@ DECANT_TARGET_AVX2 inline void softmax_avx2(const SoftmaxBlock& b) {
 }
 
 template <class T>
-inline constexpr DenseKernels<T> dense_avx2{
-    arrange_portable<T>, scores_by_four<T, scores_rows_avx2<T, 1>, scores_rows_avx2<T, 2>>, pack_avx2<T>,
-    widen_avx2<T>, values_avx2<T>};
+inline constexpr DenseKernels<T> dense_avx2{arrange_avx2<T>, scores_avx2<T>, pack_avx2<T>, widen_avx2<T>,
+                                            values_avx2<T>};
 inline constexpr DenseFloatKernels dense_float_avx2{scores_packed_avx2, softmax_avx2};
 
 }  // namespace decant::attention::detail

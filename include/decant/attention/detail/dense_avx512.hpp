@@ -6,6 +6,7 @@
 #define DECANT_ATTENTION_DETAIL_DENSE_AVX512_HPP
 
 #include "dense_portable.hpp"
+#include "fp8_rows_avx512.hpp"
 
 #if DECANT_X86
 
@@ -22,17 +23,6 @@ DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m256i x, bf16) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m256i x, fp16) { return _mm512_cvtph_ps(x); }
-DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m128i x, fp8_e5m2) {
-  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8));  // E5M2 is the upper half of binary16
-}
-DECANT_TARGET_AVX512 DECANT_INLINE __m512 widen16(__m128i x, fp8_e4m3) {
-  // Moved into place, E4M3 is a binary16 that is 2^8 too small, subnormals too; only its NaN has another form.
-  const __m256i wide = _mm256_cvtepi8_epi16(x);
-  const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
-  const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(moved), _mm512_set1_ps(256.0f));
-  const __m128i magnitude = _mm_and_si128(x, _mm_set1_epi8(0x7f));
-  return _mm512_mask_mov_ps(value, _mm_cmpeq_epi8_mask(magnitude, _mm_set1_epi8(0x7f)), _mm512_set1_ps(NAN));
-}
 
 template <class T>
   requires(sizeof(T) == 2)
@@ -59,15 +49,17 @@ DECANT_TARGET_AVX512 DECANT_INLINE __mmask16 first_lanes(index_t count) {
   return static_cast<__mmask16>((1u << count) - 1u);
 }
 
-/// Registers in 64 bytes of T.
+/// Registers in 64 bytes of T, in 32 of fp8.
 template <class T>
-inline constexpr int line_parts = 4 / static_cast<int>(sizeof(T));
+inline constexpr int line_parts = sizeof(T) == 1 ? 2 : 4 / static_cast<int>(sizeof(T));
 
 /// Part i of a line of 64 bytes at p. bf16 comes in pair order, the even elements first and then the odd ones: a shift
 /// and a mask of the line as it lies, where the order of memory would take a shuffle per register more.
 template <class T>
 DECANT_TARGET_AVX512 DECANT_INLINE __m512 load_part(const T* p, int i) {
-  if constexpr (in_pairs<T>) {
+  if constexpr (sizeof(T) == 1) {
+    return load_pair_part(p, i);
+  } else if constexpr (in_pairs<T>) {
     const __m512i line = _mm512_loadu_si512(p);
     return _mm512_castsi512_ps(i == 0 ? _mm512_slli_epi32(line, 16)
                                       : _mm512_and_si512(line, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
@@ -142,14 +134,19 @@ DECANT_TARGET_AVX512 void scores_rows_avx512(const float* q, index_t q_stride, c
     const __mmask16 mask = first_lanes(dim - d < 16 ? dim - d : 16);
     DECANT_UNROLL
     for (int k = 0; k < 4; ++k) {
-      const __m512 key = load16(keys[k] + d, mask);
+      __m512 key = load16(keys[k] + d, mask);
+      if constexpr (pairs_scale<T> != 1) key = _mm512_mul_ps(key, _mm512_set1_ps(1 / pairs_scale<T>));
       DECANT_UNROLL
       for (int r = 0; r < R; ++r)
         sum[r][k] = _mm512_fmadd_ps(_mm512_loadu_ps(q + r * q_stride + d), key, sum[r][k]);
     }
   }
   DECANT_UNROLL
-  for (int r = 0; r < R; ++r) _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r]));
+  for (int r = 0; r < R; ++r) {
+    __m128 sums = sum_lanes(sum[r]);
+    if constexpr (pairs_scale<T> != 1) sums = _mm_mul_ps(sums, _mm_set1_ps(pairs_scale<T>));
+    _mm_storeu_ps(s + r * dense_block, sums);
+  }
 }
 
 // bf16 queries over bf16 keys, on processors that multiply pairs of bf16 and add to float: half the instructions, and
@@ -162,17 +159,39 @@ inline bool has_bf16_dot() {
   return has;
 }
 
-/// The floats, which are bf16 numbers, become such in place: each row in its first half.
-DECANT_TARGET_AVX512 inline void arrange_bf16_avx512(float* q, index_t q_stride, index_t rows, index_t dim) {
+/// The floats are rounded to bf16, in place: each row in its first half.
+DECANT_TARGET_AVX512_BF16 inline void arrange_bf16_avx512(float* q, index_t q_stride, index_t rows, index_t dim) {
   for (index_t r = 0; r < rows; ++r) {
     for (index_t d = 0; d < dim; d += 16) {
-      const __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(q + r * q_stride + d));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + r * q_stride + d / 2),
-                          _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+      const __m256bh narrow = _mm512_cvtneps_pbh(_mm512_loadu_ps(q + r * q_stride + d));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + r * q_stride + d / 2), reinterpret_cast<__m256i>(narrow));
     }
   }
 }
 
+/// R rows by four keys, one after the other: for few rows, whose products take less time than memory, nothing is faster
+/// than to read it in order and leave what comes next to the processor's own prefetching.
+template <int R>
+DECANT_TARGET_AVX512_BF16 void dot_in_order_avx512(const float* q, index_t q_stride, const bf16* const* keys,
+                                                   index_t dim, float* s) {
+  __m512 sum[R][4] = {};
+  DECANT_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    for (index_t d = 0; d < dim; d += 32) {
+      const __mmask32 mask = dim - d < 32 ? (__mmask32{1} << (dim - d)) - 1 : ~__mmask32{0};
+      const __m512i key = _mm512_maskz_loadu_epi16(mask, keys[k] + d);
+      DECANT_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const __m512i x = _mm512_maskz_loadu_epi16(mask, q + r * q_stride + d / 2);
+        sum[r][k] = _mm512_dpbf16_ps(sum[r][k], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(key));
+      }
+    }
+  }
+  DECANT_UNROLL
+  for (int r = 0; r < R; ++r) _mm_storeu_ps(s + r * dense_block, sum_lanes(sum[r]));
+}
+
+/// R rows by four keys, of which a register of the query serves all.
 template <int R>
 DECANT_TARGET_AVX512_BF16 void dot_rows_avx512(const float* q, index_t q_stride, const bf16* const* keys, index_t dim,
                                                float* s) {
@@ -266,7 +285,7 @@ DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const
   __m512 sum[R][N];
   DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    const __m512 a = _mm512_set1_ps(alpha[r]);
+    const __m512 a = _mm512_set1_ps(Whole ? alpha[r] * (1 / pairs_scale<T>) : alpha[r]);
     DECANT_UNROLL
     for (int v = 0; v < N; ++v) sum[r][v] = _mm512_mul_ps(_mm512_loadu_ps(o + r * o_stride + d + 16 * v), a);
     if constexpr (Whole && in_pairs<T>) {
@@ -299,7 +318,10 @@ DECANT_TARGET_AVX512 DECANT_INLINE void values_tile_avx512(const float* p, const
       for (int v = 0; v < N; v += 2) from_pairs(sum[r][v], sum[r][v + 1]);
     }
     DECANT_UNROLL
-    for (int v = 0; v < N; ++v) _mm512_storeu_ps(o + r * o_stride + d + 16 * v, sum[r][v]);
+    for (int v = 0; v < N; ++v) {
+      if constexpr (Whole && pairs_scale<T> != 1) sum[r][v] = _mm512_mul_ps(sum[r][v], _mm512_set1_ps(pairs_scale<T>));
+      _mm512_storeu_ps(o + r * o_stride + d + 16 * v, sum[r][v]);
+    }
   }
 }
 
@@ -440,17 +462,18 @@ DECANT_TARGET_AVX512 inline void softmax_avx512(const SoftmaxBlock& b) {
   const __m512 none = _mm512_set1_ps(-INFINITY);
   const __m512 scale = _mm512_set1_ps(b.scale);
   const __m512 cap = _mm512_set1_ps(b.soft_cap);
+  // Two loops of short chains, so that the work of several rows overlaps.
   for (index_t r = 0; r < b.rows; ++r) {
     float* s = b.s + r * dense_block;
     const std::uint64_t bits = b.bits[r / b.group];
-    __m512 x[4];
     __m512 top = none;
     DECANT_UNROLL
     for (int k = 0; k < 4; ++k) {
-      x[k] = _mm512_mul_ps(_mm512_loadu_ps(s + 16 * k), scale);
-      if (b.soft_cap > 0) x[k] = _mm512_mul_ps(cap, tanh_avx512(_mm512_div_ps(x[k], cap)));
-      x[k] = _mm512_mask_mov_ps(none, static_cast<__mmask16>(bits >> (16 * k)), x[k]);
-      top = _mm512_max_ps(x[k], top);  // the second where one is NaN
+      __m512 x = _mm512_mul_ps(_mm512_loadu_ps(s + 16 * k), scale);
+      if (b.soft_cap > 0) x = _mm512_mul_ps(cap, tanh_avx512(_mm512_div_ps(x, cap)));
+      x = _mm512_mask_mov_ps(none, static_cast<__mmask16>(bits >> (16 * k)), x);
+      _mm512_storeu_ps(s + 16 * k, x);
+      top = _mm512_max_ps(x, top);  // the second where one is NaN
     }
     const __m256 top8 = _mm256_max_ps(_mm512_castps512_ps256(top), _mm512_extractf32x8_ps(top, 1));
     __m128 top4 = _mm_max_ps(_mm256_castps256_ps128(top8), _mm256_extractf128_ps(top8, 1));
@@ -458,23 +481,24 @@ DECANT_TARGET_AVX512 inline void softmax_avx512(const SoftmaxBlock& b) {
     top4 = _mm_max_ss(top4, _mm_movehdup_ps(top4));
     const float block_top = _mm_cvtss_f32(top4);
     const float high = block_top > b.m[r] ? block_top : b.m[r];
-    const float reference = high == -INFINITY ? 0.0f : high;
-    const __m512 base = _mm512_set1_ps(reference);
+    b.alpha[r] = high == b.m[r] ? 1.0f : exp_portable(b.m[r] - high);
+    b.m[r] = high;
+  }
+  for (index_t r = 0; r < b.rows; ++r) {
+    float* s = b.s + r * dense_block;
+    const __m512 base = _mm512_set1_ps(b.m[r] == -INFINITY ? 0.0f : b.m[r]);
     __m512 sum = _mm512_setzero_ps();
     DECANT_UNROLL
     for (int k = 0; k < 4; ++k) {
-      x[k] = exp_avx512(_mm512_sub_ps(x[k], base));
-      _mm512_storeu_ps(s + 16 * k, x[k]);
-      sum = _mm512_add_ps(sum, x[k]);
+      const __m512 x = exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(s + 16 * k), base));
+      _mm512_storeu_ps(s + 16 * k, x);
+      sum = _mm512_add_ps(sum, x);
     }
     const __m256 sum8 = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
     __m128 sum4 = _mm_add_ps(_mm256_castps256_ps128(sum8), _mm256_extractf128_ps(sum8, 1));
     sum4 = _mm_add_ps(sum4, _mm_movehl_ps(sum4, sum4));
     sum4 = _mm_add_ss(sum4, _mm_movehdup_ps(sum4));
-    const float alpha = exp_portable(b.m[r] - reference);
-    b.l[r] = b.l[r] * alpha + _mm_cvtss_f32(sum4);
-    b.m[r] = high;
-    b.alpha[r] = alpha;
+    b.l[r] = b.l[r] * b.alpha[r] + _mm_cvtss_f32(sum4);
   }
 }
 
@@ -483,8 +507,8 @@ inline constexpr DenseKernels<T> dense_avx512{
     arrange_avx512<T>, scores_by_four<T, scores_rows_avx512<T, 1>, scores_rows_avx512<T, 2>, scores_rows_avx512<T, 4>>,
     pack_avx512<T>, widen_avx512<T>, values_avx512<T>};
 inline constexpr DenseKernels<bf16> dense_bf16_avx512{
-    arrange_bf16_avx512, scores_by_four<bf16, dot_rows_avx512<1>, dot_rows_avx512<2>, dot_rows_avx512<4>>,
-    pack_avx512<bf16>, widen_avx512<bf16>, values_avx512<bf16>};
+    arrange_bf16_avx512, scores_by_four<bf16, dot_in_order_avx512<1>, dot_in_order_avx512<2>, dot_rows_avx512<4>>,
+    pack_avx512<bf16>, widen_avx512<bf16>, values_avx512<bf16>, 2};
 inline constexpr DenseFloatKernels dense_float_avx512{scores_packed_avx512, softmax_avx512};
 
 }  // namespace decant::attention::detail

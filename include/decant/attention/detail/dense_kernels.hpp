@@ -9,12 +9,12 @@
 
 namespace decant::attention::detail {
 
-/// For rows of T and queries that were of type Q before they became floats.
+/// For rows of T and queries that were of type Q before they became floats; rounded: others may be rounded to T.
 template <class T, class Q = float>
-const DenseKernels<T>& dense_kernels([[maybe_unused]] Isa isa) {
+const DenseKernels<T>& dense_kernels([[maybe_unused]] Isa isa, [[maybe_unused]] bool rounded = false) {
 #if DECANT_X86
-  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<Q, bf16>)
-    if (isa == Isa::avx512 && has_bf16_dot()) return dense_bf16_avx512;
+  if constexpr (std::is_same_v<T, bf16>)
+    if ((rounded || std::is_same_v<Q, bf16>) && isa == Isa::avx512 && has_bf16_dot()) return dense_bf16_avx512;
   if (isa == Isa::avx512) return dense_avx512<T>;
   if (isa == Isa::avx2) return dense_avx2<T>;
 #endif

@@ -67,9 +67,12 @@ struct Ahead {
   }
 };
 
-/// The types whose rows are widened two elements at a time, the even and the odd ones of a vector.
+/// The types whose rows are widened two elements at a time, the even and the odd ones of a vector; and what the numbers
+/// so widened are still to be multiplied with, which is done once to a sum.
 template <class T>
-inline constexpr bool in_pairs = std::is_same_v<T, bf16>;
+inline constexpr bool in_pairs = std::is_same_v<T, bf16> || sizeof(T) == 1;
+template <class T>
+inline constexpr float pairs_scale = std::is_same_v<T, fp8_e4m3> ? 256.0f : 1.0f;
 
 /// One path's kernels over rows of T.
 template <class T>
@@ -86,6 +89,8 @@ struct DenseKernels {
   /// o[r] = o[r] * alpha[r] + sum over j < count, ascending, of p[r][j] * values[j].
   void (*values)(const float* p, const float* alpha, index_t rows, const T* const* values, index_t count, index_t dim,
                  float* o, index_t o_stride, Ahead<T> ahead);
+  /// Calls of up to as many rows read memory in order and are faster without Ahead.
+  index_t in_order_rows = 0;
 };
 
 /// The kernels over floats only.
@@ -163,8 +168,8 @@ inline void softmax_portable(const SoftmaxBlock& b) {
   }
 }
 
-/// DenseKernels::scores of kernels that take four keys and four, two or one rows of queries; Four = 0: no such.
-template <class T, auto One, auto Two, auto Four = 0>
+/// DenseKernels::scores of kernels that take four keys and four, two or one rows of queries.
+template <class T, auto One, auto Two, auto Four>
 void scores_by_four(const float* q, index_t q_stride, index_t rows, const T* const* keys, index_t count, index_t dim,
                     float* s, const Ahead<T>& ahead) {
   for (index_t j = 0; j < count; j += 4) {
@@ -175,8 +180,7 @@ void scores_by_four(const float* q, index_t q_stride, index_t rows, const T* con
     const float* from = q;
     float* to = s + j;
     index_t left = rows;
-    if constexpr (!std::is_same_v<decltype(Four), int>)
-      for (; left >= 4; left -= 4, from += 4 * q_stride, to += 4 * dense_block) Four(from, q_stride, four, dim, to);
+    for (; left >= 4; left -= 4, from += 4 * q_stride, to += 4 * dense_block) Four(from, q_stride, four, dim, to);
     for (; left >= 2; left -= 2, from += 2 * q_stride, to += 2 * dense_block) Two(from, q_stride, four, dim, to);
     if (left > 0) One(from, q_stride, four, dim, to);
   }

@@ -42,6 +42,7 @@ struct DenseShape {
   index_t chunk;
   float scale;
   float soft_cap;
+  bool rounded = false;  // see Dense
 };
 
 /// One tile: queries [first_query, first_query + queries) of a sequence, one KV head.
@@ -161,7 +162,7 @@ class DenseTileWorker {
   using Row = typename DenseRow<C>::type;
 
   DenseTileWorker(const DenseShape& shape, const C& cache, const M& mask, Isa isa)
-      : x_(shape), cache_(cache), mask_(mask), kernels_(dense_kernels<Row, Q>(isa)),
+      : x_(shape), cache_(cache), mask_(mask), kernels_(dense_kernels<Row, Q>(isa, shape.rounded)),
         floats_(dense_kernels<float>(isa)), shared_(dense_float_kernels(isa)) {}
 
   /// The tile's queries as floats, zero-padded.
@@ -229,7 +230,7 @@ class DenseTileWorker {
     // chunk's end: the next chunk of the head mostly comes next.
     Ahead<Row> later_values, later_keys;
     index_t more = 0;
-    if (kv::PlainCacheView<C> && !tile.wide) {
+    if (kv::PlainCacheView<C> && !tile.wide && rows > kernels_.in_order_rows) {
       const index_t from = first + count;
       more = tile.keys - from < dense_block ? tile.keys - from : dense_block;
       gather_key_rows(cache_, tile, from, more, x_.q_stride, w.keys, values + count);
