@@ -164,7 +164,8 @@ TEST_CASE("Santa: every key is read once, and of the values the rows that are na
     }
 }
 
-TEST_CASE("Santa: the queries of a prompt together read nearly all values, which is why it is for decoding") {
+TEST_CASE("Santa: the queries of a prompt together read nearly all values, which is why it is for decoding",
+          "[statistics]") {
   // Keys that are all alike: with S samples per query a share of S / (S + 1) of the rows is read, up to 1 / 2n. 16
   // sequences of 1024 keys, 5 standard errors of independent rows: falsely rejected once in a million seeds.
   const index_t n = 1024;

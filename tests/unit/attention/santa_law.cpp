@@ -67,7 +67,7 @@ std::vector<std::vector<double>> strata(const std::vector<double>& p, index_t sa
   return all;
 }
 
-TEST_CASE("Santa: every scheme but Prop is unbiased") {
+TEST_CASE("Santa: every scheme but Prop is unbiased", "[statistics]") {
   const Values values(256, 64);
   const std::vector<float> logits = normal(256, 21, 2.0f);
   const std::vector<double> exact = values.sum(softmax_of(logits));
@@ -118,7 +118,7 @@ TEST_CASE("Santa: plain draws have the distribution p") {
   CHECK(z > -3.72);  // nor more even than chance
 }
 
-TEST_CASE("Santa: mean square errors are those of the formulas, within 4%") {
+TEST_CASE("Santa: mean square errors are those of the formulas, within 4%", "[statistics]") {
   // 20000 draws: the relative standard error of a mean square error is below 0.8% here; 5 of them.
   const Values values(256, 64);
   const std::vector<float> logits = normal(256, 41, 2.0f);
@@ -196,7 +196,7 @@ TEST_CASE("Santa: strata never lose against plain draws, in no direction: 100 ra
   CHECK(gained > 50);
 }
 
-TEST_CASE("Santa: the error of plain draws falls as 1 / S, of systematic ones faster") {
+TEST_CASE("Santa: the error of plain draws falls as 1 / S, of systematic ones faster", "[statistics]") {
   const Values values(1024, 16);
   const std::vector<float> logits = normal(1024, 51, 2.0f);
   const auto slope = [&](SantaScheme scheme) {
@@ -208,7 +208,7 @@ TEST_CASE("Santa: the error of plain draws falls as 1 / S, of systematic ones fa
   CHECK(slope(SantaScheme::systematic) < -1.1);
 }
 
-TEST_CASE("Santa: Bernstein's bound on the tail holds") {
+TEST_CASE("Santa: Bernstein's bound on the tail holds", "[statistics]") {
   const Values values(256, 16);
   const std::vector<float> logits = normal(256, 61, 1.0f);
   const std::vector<double> p = softmax_of(logits), exact = values.sum(p);

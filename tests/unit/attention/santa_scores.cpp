@@ -62,7 +62,7 @@ double exact_score(const Problem<float>& p, index_t s, index_t head, index_t t) 
   return sum / std::sqrt(static_cast<double>(p.key_dim));
 }
 
-TEST_CASE("BernoulliQuery: mean and variance of scores are those of the formulas") {
+TEST_CASE("BernoulliQuery: mean and variance of scores are those of the formulas", "[statistics]") {
   // 50000 draws: means within 4.8 standard errors (18 of them: falsely rejected 3 times in 100000 seeds each),
   // variances within 4%, six of their standard errors.
   Problem<float> p(1, 2, 16, 1, {3});
@@ -144,7 +144,8 @@ struct GaussianQueries {
   }
 };
 
-TEST_CASE("BernoulliQuery: features read and errors, as measured for Gaussian queries of 128 features") {
+TEST_CASE("BernoulliQuery: features read and errors, as measured for Gaussian queries of 128 features",
+          "[statistics]") {
   GaussianQueries one(4000, 1), four(4000, 4);
   Cpu cpu;
   struct Expected {
@@ -190,7 +191,8 @@ TEST_CASE("BernoulliQuery: features read and errors, as measured for Gaussian qu
   }
 }
 
-TEST_CASE("BernoulliQuery: for every query, heads that share their random numbers read no more features") {
+TEST_CASE("BernoulliQuery: for every query, heads that share their random numbers read no more features",
+          "[statistics]") {
   // How many features each query reads on average over 100 draws, against the sum over features of the probability that
   // one head reads it or more: within 5 standard errors for 100 queries and both ways, falsely rejected once in 10000
   // seeds. By these sums coupled heads read no more than independent ones.
@@ -278,7 +280,7 @@ TEST_CASE("BernoulliQuery: many draws give the scores, over every layout, path, 
         scores(cpu, same, FeatureMajor<float>(same, 16).view, {}));
 }
 
-TEST_CASE("BernoulliQuery: the divergence of softmax grows as 0.67 sigma^2 / B^2") {
+TEST_CASE("BernoulliQuery: the divergence of softmax grows as 0.67 sigma^2 / B^2", "[statistics]") {
   // 300 queries over 4096 Gaussian keys, logits of deviation 1: within 15%.
   Problem<float> p(1, 1, 128, 1, {4096});
   const FeatureMajor<float> keys(p, 256);

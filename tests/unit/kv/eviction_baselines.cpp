@@ -404,7 +404,7 @@ Layer<> toy(bool decoys) {
   return data;
 }
 
-TEST_CASE("BackwardLOO beats attention in 40 of 40 heads, with decoys and without") {
+TEST_CASE("BackwardLOO beats attention in 40 of 40 heads, with decoys and without", "[statistics]") {
   // Attention keeps what weighs most; with renormalised outputs that is hard to beat, and no value-aware score is asked
   // to. The exact backward elimination must.
   for (const bool decoys : {true, false}) {
