@@ -53,16 +53,15 @@ __device__ void move_rows_in_order(const KeptView& kept, const KeptHead& head, i
   }
 }
 
-/// Block (slice, 2 * head + (0: keys, 1: values)); a slice is at most `width` units.
+/// Block (slice, head, 0: keys or 1: values); a slice is at most `width` units.
 template <int Unit, class C>
 __global__ void __launch_bounds__(move_threads)
     move_kernel(const C cache, KeptView kept, const KeptHead* heads, index_t sequence, int width,
                 const FaultWord* fault) {
   if (faulted(fault)) return;
   using T = element_of<C>;
-  const index_t h = blockIdx.y / 2;
-  const bool keys = blockIdx.y % 2 == 0;
-  if (!keys && (heads[h].count <= heads[h].first_moved || values_in_key_rows(cache, sequence, h))) return;
+  const index_t h = blockIdx.y;
+  const bool keys = blockIdx.z == 0;
   const int units = static_cast<int>((keys ? cache.key_dim() : cache.value_dim()) / Unit);
   const int first = static_cast<int>(blockIdx.x) * width;
   if (first >= units) return;
@@ -82,12 +81,13 @@ void launch_moves(Cuda& cuda, const C& cache, const KeptView& kept, const KeptHe
   const index_t slices = wanted < 1 ? 1 : wanted < most ? wanted : most;
   index_t width = (units + slices - 1) / slices;
   width = width < move_tile ? width : index_t{move_tile};
-  const CudaGrid grid{dim3(cuda_blocks(units, width), static_cast<unsigned>(2 * kept.kv_heads())),
+  const unsigned kinds = values_within_keys(cache) < 0 ? 2 : 1;
+  const CudaGrid grid{dim3(cuda_blocks(units, width), static_cast<unsigned>(kept.kv_heads()), kinds),
                       dim3(move_threads)};
   launch(cuda, where, move_kernel<Unit, C>, grid, cache, kept, heads, sequence, static_cast<int>(width), cuda.fault());
 }
 
-/// Compacts all rows of a sequence; lengths and tables stay as they are.
+/// Compacts all rows of a sequence, values within keys with these; lengths and tables stay as they are.
 template <class C>
 void move_all_rows(Cuda& cuda, const C& cache, const KeptView& kept, const KeptHead* heads, index_t sequence,
                    const char* where) {

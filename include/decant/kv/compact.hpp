@@ -11,6 +11,7 @@
 #include "../core/cpu.hpp"
 #include "dense_kv.hpp"
 #include "detail/compact_entries.hpp"
+#include "detail/values_within_keys.hpp"
 #include "layer.hpp"
 #include "page_table.hpp"
 #include "paged_kv.hpp"
@@ -79,23 +80,15 @@ void move_rows(const KeptView& kept, index_t head, index_t dim, Row row) {
   }
 }
 
-/// Whether a head's values are parts of its keys' rows, as in a latent cache, and so move with them. For a head that has
-/// a token.
-template <class C>
-DECANT_HD bool values_in_key_rows(const C& cache, index_t sequence, index_t h) {
-  const auto* const key = cache.key(sequence, h, 0);
-  const auto* const value = cache.value(sequence, h, 0);
-  return value >= key && value + cache.value_dim() <= key + cache.key_dim();
-}
-
-/// Compacts all rows of a sequence; lengths and tables stay as they are.
+/// Compacts all rows of a sequence, values within keys with these; lengths and tables stay as they are.
 template <class C>
 void move_all_rows(Cpu& cpu, const C& cache, const KeptView& kept, index_t sequence) {
-  cpu.parallel_for(2 * cache.kv_heads(), [&](index_t task) {
-    const index_t h = task / 2;
-    if (task % 2 == 0) {
+  const index_t kinds = values_within_keys(cache) < 0 ? 2 : 1;
+  cpu.parallel_for(kinds * cache.kv_heads(), [&](index_t task) {
+    const index_t h = task / kinds;
+    if (task % kinds == 0) {
       move_rows(kept, h, cache.key_dim(), [&](index_t t) { return cache.key(sequence, h, t); });
-    } else if (kept.count(h) > 0 && !values_in_key_rows(cache, sequence, h)) {
+    } else {
       move_rows(kept, h, cache.value_dim(), [&](index_t t) { return cache.value(sequence, h, t); });
     }
   });

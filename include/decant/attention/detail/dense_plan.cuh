@@ -10,11 +10,13 @@
 #error "decant: a .cuh file is for nvcc; a plain C++ compiler includes the .hpp of the same name"
 #endif
 
+#include <cmath>
 #include <cstdint>
 
 #include "../../core/cuda.cuh"
 #include "../../core/detail/device.cuh"
 #include "../../kv/detail/device_layer.cuh"
+#include "../../kv/detail/values_within_keys.hpp"
 #include "../mask.hpp"
 
 namespace decant::attention {
@@ -139,17 +141,31 @@ bool aligned_cache(const C& c) {
 
 /// Whether each value row is the beginning of its key row, as in MLA, where one latent vector serves as both.
 template <class C>
-bool values_in_keys(const C&) {
-  return false;
-}
-template <kv::PlainCacheView C>
-requires requires(const C& c) {
-  c.keys.data() == c.values.data();
-}
 bool values_in_keys(const C& c) {
-  bool same = c.keys.data() == c.values.data() && c.value_dim() <= c.key_dim();
-  for (int r = 0; r + 1 < decltype(c.keys)::rank; ++r) same = same && c.keys.stride(r) == c.values.stride(r);
-  return same;
+  return kv::detail::values_within_keys(c) == 0;
+}
+
+/// What the host sees of a call, in numbers; how it is split and tiled is the caller's to say. scale: 0 for the default.
+/// ArgumentError, in the name of `where`, for a view whose capacity() the host cannot ask.
+template <class Q, class C>
+DenseDeviceShape dense_device_shape(const View<const Q, 3>& rows, const C& cache, float scale, float soft_cap,
+                                    const char* where) {
+  DenseDeviceShape x = {};
+  x.sequences = cache.sequences();
+  x.heads = cache.kv_heads();
+  x.group = rows.extent(1) / x.heads;
+  x.total = rows.extent(0);
+  x.key_dim = cache.key_dim();
+  x.value_dim = cache.value_dim();
+  x.o_stride = ceil_div(x.value_dim, 4) * 4;
+  x.longest = longest_of(cache);
+  require(x.longest < kv::detail::unknown_capacity, where, "cache", "a view whose capacity() the host can ask",
+          x.longest);
+  x.values_in_keys = values_in_keys(cache);
+  x.aligned = aligned_cache(cache);
+  x.scale = scale > 0 ? scale : 1.0f / std::sqrt(static_cast<float>(x.key_dim));
+  x.soft_cap = soft_cap;
+  return x;
 }
 
 /// A bound of the sum of ceil(length / chunk) over all sequences and heads.
