@@ -2,6 +2,7 @@
 // limit: a device-to-device copy that moves as many bytes.
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,17 @@ namespace bench {
 
 inline void must(cudaError_t code, const char* call) {
   if (code != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(code));
+}
+
+/// |got - expected| / |expected| over as many numbers as are expected.
+inline double relative_l2(const std::vector<float>& got, const std::vector<float>& expected) {
+  double square = 0, scale = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double d = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
+    square += d * d;
+    scale += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return std::sqrt(square / scale);
 }
 
 /// Memory on the device, filled from the host.

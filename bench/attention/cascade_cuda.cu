@@ -4,7 +4,6 @@
 // implementation of the same plan, on the first request.
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -25,16 +24,6 @@ using decant::attention::Dense;
 constexpr index_t heads = 8, group = 4, dim = 128, page_size = 64;
 
 std::size_t size(index_t n) { return static_cast<std::size_t>(n); }
-
-double relative_l2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double square = 0, scale = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
-    square += d * d;
-    scale += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return std::sqrt(square / scale);
-}
 
 /// Pages in a shuffled order: the prefix's once, then each request's own.
 struct Table {
@@ -109,7 +98,7 @@ void step(bench::Row& row, bench::Gpu& gpu, index_t prefix, index_t requests, in
                .peers = {{"dense", dense}},
                .clock = [&gpu](const bench::Call& call) { return gpu(call); },
                .bytes = static_cast<double>(bytes),
-               .error = relative_l2(out.download(), expected)});
+               .error = bench::relative_l2(out.download(), expected)});
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // sequences. The figure is KV bytes per second; the limit a copy that moves as many bytes. The error is the relative L2
 // distance from the CPU implementation, itself within 5e-6 of double precision, on the first sequence.
 
-#include <cmath>
 #include <numeric>
 
 #include "cuda_harness.cuh"
@@ -19,16 +18,6 @@ using decant::View;
 constexpr index_t heads = 8, group = 4, dim = 128;
 
 std::size_t size(index_t n) { return static_cast<std::size_t>(n); }
-
-double relative_l2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double square = 0, scale = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
-    square += d * d;
-    scale += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return std::sqrt(square / scale);
-}
 
 /// page_size 0: one block.
 void decode(bench::Row& row, bench::Gpu& gpu, index_t sequences, index_t n, index_t page_size) {
@@ -80,7 +69,7 @@ void decode(bench::Row& row, bench::Gpu& gpu, index_t sequences, index_t n, inde
                                                 View<const std::int32_t, 1>(lengths.data(), 1)};
     attend(cpu, decant::attention::Dense{}, View<const float, 3>(q.data(), 1, heads * group, dim), first,
            View<float, 3>(expected.data(), 1, heads * group, dim));
-    error = relative_l2(out.download(), expected);
+    error = bench::relative_l2(out.download(), expected);
   }
   const std::size_t bytes = keys.bytes() + values.bytes();
   row.measure({.ours = ours,

@@ -12,6 +12,7 @@
 #include <memory>
 #include <numeric>
 
+#include "counting_cache.hpp"
 #include "decant/attention/dense.hpp"
 #include "decant/attention/santa.hpp"
 #include "decant/attention/sparse_gather.hpp"
@@ -74,31 +75,6 @@ struct Problem {
   View<const float, 3> queries() const { return {q.data(), 1, query_heads, dim}; }
 };
 
-/// A cache that counts which value rows are asked for.
-struct CountingCache {
-  decant::kv::DenseKV<const bf16> inner;
-  std::vector<char>* seen;  // [heads * n]
-  index_t* asked;
-
-  index_t sequences() const { return inner.sequences(); }
-  index_t kv_heads() const { return inner.kv_heads(); }
-  index_t key_dim() const { return inner.key_dim(); }
-  index_t value_dim() const { return inner.value_dim(); }
-  index_t length(index_t s, index_t h) const { return inner.length(s, h); }
-  const bf16* key(index_t s, index_t h, index_t t) const { return inner.key(s, h, t); }
-  const bf16* value(index_t s, index_t h, index_t t) const {
-    (*seen)[size(h * inner.length(s, h) + t)] = 1;
-    ++*asked;
-    return inner.value(s, h, t);
-  }
-  index_t run(index_t, index_t, index_t) const { return 1; }  // so that each row is asked for by itself
-  index_t key_stride() const { return inner.key_stride(); }
-  index_t value_stride() const { return inner.value_stride(); }
-};
-void validate(const CountingCache& cache) {
-  validate(cache.inner);
-}
-
 struct Reads {
   index_t by_groups = 0;  // different rows of each KV head, all together
   index_t by_heads = 0;   // of each query head
@@ -109,7 +85,7 @@ Reads count_reads(const Problem& p, const Santa& a) {
   Reads reads;
   decant::Cpu cpu;
   bench::Buffer<float> o(size(query_heads * dim));
-  attend(cpu, a, p.queries(), CountingCache{p.cache(), &seen, &reads.by_heads},
+  attend(cpu, a, p.queries(), bench::CountingCache{p.cache(), &seen, &reads.by_heads},
          View<float, 3>(o.data(), 1, query_heads, dim));
   for (const char s : seen) reads.by_groups += s;
   return reads;

@@ -3,39 +3,12 @@
 // are drawn, per second; the limit a copy that moves as many bytes. The error is the relative L2 distance from Dense on
 // the same device, which is also the peer that time is compared with.
 
-#include <cmath>
 
+#include "counting_cache.hpp"
 #include "cuda_harness.cuh"
 #include "decant/attention/dense.cuh"
 #include "decant/attention/santa.cuh"
 #include "decant/kv/dense_kv.hpp"
-
-namespace santa_bench {
-
-/// A cache on the host that counts which value rows are asked for.
-struct CountingCache {
-  decant::kv::DenseKV<const decant::bf16> inner;
-  std::vector<char>* seen;  // [heads * n]
-
-  decant::index_t sequences() const { return 1; }
-  DECANT_HD decant::index_t kv_heads() const { return inner.kv_heads(); }
-  decant::index_t key_dim() const { return inner.key_dim(); }
-  decant::index_t value_dim() const { return inner.value_dim(); }
-  DECANT_HD decant::index_t length(decant::index_t s, decant::index_t h) const { return inner.length(s, h); }
-  const decant::bf16* key(decant::index_t s, decant::index_t h, decant::index_t t) const { return inner.key(s, h, t); }
-  const decant::bf16* value(decant::index_t s, decant::index_t h, decant::index_t t) const {
-    (*seen)[static_cast<std::size_t>(h * inner.length(s, h) + t)] = 1;
-    return inner.value(s, h, t);
-  }
-  decant::index_t run(decant::index_t s, decant::index_t h, decant::index_t t) const { return inner.run(s, h, t); }
-  decant::index_t key_stride() const { return inner.key_stride(); }
-  decant::index_t value_stride() const { return inner.value_stride(); }
-};
-void validate(const CountingCache& cache) {
-  validate(cache.inner);
-}
-
-}  // namespace santa_bench
 
 namespace {
 
@@ -55,26 +28,17 @@ std::size_t size(index_t n) {
 /// The share of value rows that the first sequence's heads draw: the CPU draws the same, up to rounding.
 double share_drawn(const bench::Buffer<bf16>& keys, const bench::Buffer<float>& q, index_t n, const Santa& a) {
   std::vector<char> seen(size(heads * n));
+  index_t asked = 0;
   const std::vector<std::int32_t> length{static_cast<std::int32_t>(n)};
   const View<const bf16, 4> rows(keys.data(), 1, heads, n, dim);
   std::vector<float> o(size(query_heads * dim));
   decant::Cpu cpu;
   attend(cpu, a, View<const float, 3>(q.data(), 1, query_heads, dim),
-         santa_bench::CountingCache{{rows, rows, View<const std::int32_t, 1>(length)}, &seen},
+         bench::CountingCache{{rows, rows, View<const std::int32_t, 1>(length)}, &seen, &asked},
          View<float, 3>(o.data(), 1, query_heads, dim));
   double drawn = 0;
   for (const char s : seen) drawn += s;
   return drawn / static_cast<double>(heads * n);
-}
-
-double relative_l2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double square = 0, scale = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
-    square += d * d;
-    scale += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return std::sqrt(square / scale);
 }
 
 void decode(bench::Row& row, bench::Gpu& gpu, index_t sequences, index_t n, const Santa& a) {
@@ -106,7 +70,7 @@ void decode(bench::Row& row, bench::Gpu& gpu, index_t sequences, index_t n, cons
                .peers = {{"dense", [&] { attend_with(Dense{}, dense); }}},
                .clock = [&gpu](const bench::Call& call) { return gpu(call); },
                .bytes = bytes,
-               .error = relative_l2(out.download(), dense.download())});
+               .error = bench::relative_l2(out.download(), dense.download())});
 }
 
 }  // namespace

@@ -101,27 +101,14 @@ void attend(Cuda& cuda, const DenseTuning& tuning, const Dense& a, const DeviceC
       sinks);
   require(plan.words != nullptr && reinterpret_cast<std::uintptr_t>(plan.words) % 16 == 0, where, "plan",
           "words at a multiple of 16 bytes", "another address");
+  if (q.rows.extent(0) == 0) return;
   CascadeDeviceCall<Q, C, O, M> call{
       {}, {}, {room, CascadeLayout(room), plan.words}, {}, q.rows, q.indptr, cache, out, lse, mask, sinks, {},
       cuda.fault()};
-  DenseDeviceShape& x = call.x;
   const bool one_query_each = q.indptr.empty();
   if (one_query_each) call.indptr = {};
-  x.sequences = cache.sequences();
-  x.heads = cache.kv_heads();
-  x.group = q.rows.extent(1) / x.heads;
-  x.total = q.rows.extent(0);
-  if (x.total == 0) return;
-  x.key_dim = cache.key_dim();
-  x.value_dim = cache.value_dim();
-  x.o_stride = ceil_div(x.value_dim, 4) * 4;
-  x.longest = longest_of(cache);
-  require(x.longest < kv::detail::unknown_capacity, where, "cache", "a view whose capacity() the host can ask",
-          x.longest);
-  x.values_in_keys = values_in_keys(cache);
-  x.aligned = aligned_cache(cache);
-  x.scale = a.scale > 0 ? a.scale : 1.0f / std::sqrt(static_cast<float>(x.key_dim));
-  x.soft_cap = a.soft_cap;
+  DenseDeviceShape& x = call.x;
+  x = dense_device_shape(q.rows, cache, a.scale, a.soft_cap, where);
   const DenseRoute route = dense_route<Q, shared_row_t<C>>(x, a, false, tuning, cuda.device().shared_bytes);
   CascadeLaunch<Q, C, O, M> launches{cuda, call, tuning, route};
   launches.choose_tiles();

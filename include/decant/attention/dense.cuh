@@ -138,29 +138,15 @@ void attend(Cuda& cuda, const DenseTuning& tuning, const Dense& a, const Queries
   constexpr const char* where = "attention::attend";
   kv::detail::require_cache(cache);
   validate_dense_shapes(a, q, cache, out, lse, sinks);
+  if (q.rows.extent(0) == 0) return;
   DenseDeviceCall<Q, C, O, M> call{{}, q.rows, q.indptr, cache, out, lse, mask, sinks, {}, {}, cuda.fault()};
-  DenseDeviceShape& x = call.x;
   const bool one_query_each = q.indptr.empty();
   if (one_query_each) call.indptr = {};
-  x.sequences = cache.sequences();
-  x.heads = cache.kv_heads();
-  x.group = q.rows.extent(1) / x.heads;
-  x.total = q.rows.extent(0);
-  if (x.total == 0) return;
-  x.key_dim = cache.key_dim();
-  x.value_dim = cache.value_dim();
-  x.o_stride = ceil_div(x.value_dim, 4) * 4;
+  DenseDeviceShape& x = call.x;
+  x = dense_device_shape(q.rows, cache, a.scale, a.soft_cap, where);
   x.chunk = a.chunk > 0 ? a.chunk : tuning.chunk;
-  x.longest = longest_of(cache);
-  require(x.longest < kv::detail::unknown_capacity, where, "cache", "a view whose capacity() the host can ask",
-          x.longest);
   x.most_chunks = ceil_div(x.longest, x.chunk);
-  x.split_queries = tuning.split_rows / x.group > 1 ? tuning.split_rows / x.group : 1;
-  x.values_in_keys = values_in_keys(cache);
-  x.aligned = aligned_cache(cache);
-  x.scale = a.scale > 0 ? a.scale : 1.0f / std::sqrt(static_cast<float>(x.key_dim));
-  x.soft_cap = a.soft_cap;
-  if (one_query_each) x.split_queries = 1;
+  x.split_queries = !one_query_each && tuning.split_rows / x.group > 1 ? tuning.split_rows / x.group : 1;
   const DenseRoute route = dense_route<Q, shared_row_t<C>>(x, a, one_query_each, tuning, cuda.device().shared_bytes);
   x.tile_rows = route.tile_rows;
 

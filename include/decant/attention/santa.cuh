@@ -64,20 +64,8 @@ void attend(Cuda& cuda, const SantaTuning& tuning, const Santa& a, const Queries
   const bool one_query_each = q.indptr.empty();
   if (one_query_each) call.indptr = {};
   DenseDeviceShape& x = call.x;
-  x = {};
-  x.sequences = cache.sequences();
-  x.heads = cache.kv_heads();
-  x.group = q.rows.extent(1) / x.heads;
-  x.total = total;
-  x.key_dim = cache.key_dim();
-  x.value_dim = cache.value_dim();
-  x.longest = longest_of(cache);
-  require(x.longest < kv::detail::unknown_capacity, where, "cache", "a view whose capacity() the host can ask",
-          x.longest);
+  x = dense_device_shape(q.rows, cache, a.scale, a.soft_cap, where);
   x.longest = x.longest < santa_most_keys ? x.longest : santa_most_keys - 1;
-  x.aligned = aligned_cache(cache);
-  x.scale = a.scale > 0 ? a.scale : 1.0f / std::sqrt(static_cast<float>(x.key_dim));
-  x.soft_cap = a.soft_cap;
 
   SantaCall& s = call.s;
   s.a = a;
@@ -89,7 +77,7 @@ void attend(Cuda& cuda, const SantaTuning& tuning, const Santa& a, const Queries
   const bool tiled =
       a.scheme == SantaScheme::flash || a.scheme == SantaScheme::prop || a.scheme == SantaScheme::prop_exact;
   s.tiles = tiled ? s.room / santa_tile(a, 0) + 1 : 0;
-  s.o_stride = ceil_div(x.value_dim, 4) * 4;
+  s.o_stride = x.o_stride;
   s.fault = cuda.fault();
 
   const index_t most = cuda.device().shared_bytes;

@@ -153,27 +153,18 @@ class SantaWorker {
   template <class O>
   void write(const SantaHead& h, const float* o, index_t query, index_t head, const View<O, 3>& out,
              const View<float, 2>& lse, const View<const float, 1>& sinks) const {
-    float reference = h.mass == 0 ? empty_lse : h.reference;
-    double total = static_cast<double>(h.mass) / static_cast<double>(santa_one);
-    double factor = 1;
-    if (sinks.data() != nullptr) {
-      const float high = merge_reference(merge_reference(empty_lse, reference), sinks[head]);
-      const double seen = total * merge_weight(reference, high);
-      total = seen + merge_weight(sinks[head], high);
-      factor = seen == total ? 1 : seen / total;
-      reference = high;
-    }
+    const SantaEnd end = santa_end(h.mass, h.reference, sinks, head);
     const float nan = h.nan ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     const bool drawn = a_.samples > 0 && h.mass > 0;
     for (index_t d = 0; d < x_.value_dim; ++d) {
-      float x = factor == 1 ? o[d] : static_cast<float>(static_cast<double>(o[d]) * factor);
+      float x = end.factor == 1 ? o[d] : static_cast<float>(static_cast<double>(o[d]) * end.factor);
       if (h.nan)
         x = nan;
       else if (!drawn)
         x = 0.0f;
       out(query, head, d) = static_cast<O>(x);
     }
-    if (lse.data() != nullptr) lse(query, head) = h.nan ? nan : merge_lse(total, reference);
+    if (lse.data() != nullptr) lse(query, head) = h.nan ? nan : end.lse;
   }
 
   const Santa& a_;

@@ -4,6 +4,7 @@
 #include "decant/attention/santa_scores.cuh"
 #include "decant/attention/sparse_gather.cuh"
 #include "device_santa.cuh"
+#include "unit/attention/row_lists.hpp"
 
 using namespace decant;
 using namespace decant::attention;
@@ -11,44 +12,19 @@ using namespace decant::attention;
 namespace attention_test {
 namespace {
 
-/// Lists with repeats, in no order, some empty, some longer than two pieces.
-struct Lists {
-  std::vector<std::int32_t> indptr{0}, rows;
-  std::vector<float> weights;
-  index_t per_row;
-
-  template <class T>
-  Lists(const Problem<T>& p, bool shared) : per_row(shared ? p.group : 1) {
-    std::mt19937 random(3);
-    const index_t width = shared ? p.heads : p.query_heads();
-    for (index_t i = 0; i < p.sequences() * width; ++i) {
-      const index_t n = p.lengths[at(i / width)];
-      const index_t count = n == 0 || i % 5 == 4 ? 0 : i % 5 == 3 ? 600 : 1 + i * 13 % 64;
-      for (index_t k = 0; k < count; ++k)
-        rows.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(n)));
-      indptr.push_back(static_cast<std::int32_t>(rows.size()));
-    }
-    weights = normal(static_cast<index_t>(rows.size()) * per_row, 9);
-  }
-  RowLists views() const {
-    return {View<const std::int32_t, 1>(indptr), View<const std::int32_t, 1>(rows),
-            View<const float, 2>(weights.data(), static_cast<index_t>(rows.size()), per_row)};
-  }
-};
-
 struct DeviceLists {
   DeviceBuffer<std::int32_t> indptr, rows;
   DeviceBuffer<float> weights;
   index_t per_row;
 
-  explicit DeviceLists(const Lists& l) : indptr(l.indptr), rows(l.rows), weights(l.weights), per_row(l.per_row) {}
+  explicit DeviceLists(const RowListsData& l) : indptr(l.indptr), rows(l.rows), weights(l.weights), per_row(l.per_row) {}
   RowLists views() const {
     return {indptr.view(indptr.size()), rows.view(rows.size()), weights.view(rows.size(), per_row)};
   }
 };
 
 template <class T, class C>
-std::vector<float> gathered(Cuda& cuda, const Problem<T>& p, const C& cache, const Lists& lists) {
+std::vector<float> gathered(Cuda& cuda, const Problem<T>& p, const C& cache, const RowListsData& lists) {
   const OnDevice<C> device(cache);
   const DeviceLists device_lists(lists);
   const DeviceBuffer<float> out(std::vector<float>(at(p.sequences() * p.query_heads() * p.value_dim), quiet_nan));
@@ -64,7 +40,7 @@ void against_cpu(const Problem<T>& p) {
   const DenseCache<T> dense(p);
   for (const bool shared : {true, false}) {
     INFO(name(dtype_of<T>) << " group " << p.group << " shared " << shared);
-    const Lists lists(p, shared);
+    const RowListsData lists(p, shared);
     std::vector<float> expected(at(p.sequences() * p.query_heads() * p.value_dim));
     sparse_gather(cpu, dense.view, lists.views(),
                   View<float, 3>(expected.data(), p.sequences(), p.query_heads(), p.value_dim));
@@ -82,7 +58,7 @@ TEST_CASE("Cuda sparse_gather: the CPU's sums, from every layout in the same bit
 TEST_CASE("Cuda sparse_gather: a weight of 0 still multiplies, one list does not see another, faults write nothing") {
   Problem<float> p(1, 2, 4, 8, {40, 20});
   DeviceContext c;
-  Lists lists(p, true);
+  RowListsData lists(p, true);
   lists.indptr = {0, 1, 2};
   lists.rows = {3, 5};
   lists.weights = {1, 0, 1, 1};
@@ -96,7 +72,7 @@ TEST_CASE("Cuda sparse_gather: a weight of 0 still multiplies, one list does not
   const OnDevice<DenseCache<float>> device(cache);
   for (int which = 0; which < 5; ++which) {
     INFO(which);
-    Lists bad = lists;
+    RowListsData bad = lists;
     if (which == 0) bad.rows[1] = 20;  // sequence 1 has 20 keys
     if (which == 1) bad.rows[0] = -1;
     if (which == 2) bad.indptr = {1, 1, 2};

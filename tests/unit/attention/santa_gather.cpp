@@ -2,6 +2,7 @@
 
 #include "catch_compat.hpp"
 #include "problem.hpp"
+#include "row_lists.hpp"
 
 #include "conformance/cache_fixtures.hpp"
 #include "decant/attention/sparse_gather.hpp"
@@ -12,37 +13,13 @@ using namespace decant::attention;
 namespace attention_test {
 namespace {
 
-/// Lists with repeats, in no order, some empty, some longer than two batches.
-struct Lists {
-  std::vector<std::int32_t> indptr{0}, rows;
-  std::vector<float> weights;
-  index_t per_row;
-
-  Lists(const Problem<float>& p, bool shared) : per_row(shared ? p.group : 1) {
-    std::mt19937 random(3);
-    const index_t width = shared ? p.heads : p.query_heads();
-    for (index_t i = 0; i < p.sequences() * width; ++i) {
-      const index_t n = p.lengths[at(i / width)];
-      const index_t count = n == 0 || i % 5 == 4 ? 0 : i % 5 == 3 ? 300 : 1 + i * 13 % 64;
-      for (index_t k = 0; k < count; ++k)
-        rows.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(n)));
-      indptr.push_back(static_cast<std::int32_t>(rows.size()));
-    }
-    weights = normal(static_cast<index_t>(rows.size()) * per_row, 9);
-  }
-  RowLists views() const {
-    return {View<const std::int32_t, 1>(indptr), View<const std::int32_t, 1>(rows),
-            View<const float, 2>(weights.data(), static_cast<index_t>(rows.size()), per_row)};
-  }
-};
-
 template <class T>
 void against_definition(index_t group, index_t dim) {
   const Problem<float> as_float(2, group, 4, dim, {200, 1, 0, 90});
   const Problem<T> p(2, group, 4, dim, {200, 1, 0, 90});
   const DenseCache<T> dense(p);
   for (const bool shared : {true, false}) {
-    const Lists lists(as_float, shared);
+    const RowListsData lists(as_float, shared);
     const index_t width = shared ? p.heads : p.query_heads();
     std::vector<double> expected(at(4 * p.query_heads() * dim), 0.0);
     for (index_t s = 0; s < 4; ++s)

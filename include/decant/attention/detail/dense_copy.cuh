@@ -170,6 +170,15 @@ __device__ void copy_rows_as_halves(const T* const* rows, int count, int dim, fp
   }
 }
 
+/// copy_rows to rows of the same elements, or copy_rows_as_halves.
+template <int Threads, class T, class To>
+__device__ void copy_rows_as(const T* const* rows, int count, int dim, To* to, int stride, int vectors, bool aligned) {
+  if constexpr (std::is_same_v<To, T>)
+    copy_rows<Threads>(rows, count, dim, to, stride, vectors, aligned);
+  else
+    copy_rows_as_halves<Threads>(rows, count, dim, to, stride, vectors, aligned);
+}
+
 /// Brings tokens of one sequence and head to shared memory. `locate` finds out where rows lie, one token per thread,
 /// so that a page table is asked once per token; `copy_keys` and `copy_values`, after a barrier, start the copies.
 template <class C, int Threads>
@@ -202,10 +211,8 @@ class RowLoader {
   /// To: the rows' own elements, or fp16 for 8-bit ones.
   template <class To>
   __device__ void copy_keys(int count, To* to, int stride, int vectors) const {
-    if constexpr (!std::is_same_v<To, T>) {
-      copy_rows_as_halves<Threads>(pointers_, count, static_cast<int>(cache_.key_dim()), to, stride, vectors, aligned_);
-    } else if constexpr (kv::PlainCacheView<C>) {
-      copy_rows<Threads>(pointers_, count, static_cast<int>(cache_.key_dim()), to, stride, vectors, aligned_);
+    if constexpr (kv::PlainCacheView<C>) {
+      copy_rows_as<Threads>(pointers_, count, static_cast<int>(cache_.key_dim()), to, stride, vectors, aligned_);
     } else {
       widen_rows(count, cache_.key_dim(), to, stride, vectors,
                  [&](index_t t) { return cache_.key(sequence_, head_, t); });
@@ -214,12 +221,9 @@ class RowLoader {
 
   template <class To>
   __device__ void copy_values(int count, To* to, int stride, int vectors) const {
-    if constexpr (!std::is_same_v<To, T>) {
-      copy_rows_as_halves<Threads>(pointers_ + block_, count, static_cast<int>(cache_.value_dim()), to, stride, vectors,
-                                   aligned_);
-    } else if constexpr (kv::PlainCacheView<C>) {
-      copy_rows<Threads>(pointers_ + block_, count, static_cast<int>(cache_.value_dim()), to, stride, vectors,
-                         aligned_);
+    if constexpr (kv::PlainCacheView<C>) {
+      copy_rows_as<Threads>(pointers_ + block_, count, static_cast<int>(cache_.value_dim()), to, stride, vectors,
+                            aligned_);
     } else {
       widen_rows(count, cache_.value_dim(), to, stride, vectors,
                  [&](index_t t) { return cache_.value(sequence_, head_, t); });

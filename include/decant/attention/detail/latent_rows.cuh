@@ -89,9 +89,9 @@ class RowLoader<kv::LatentKV<Pools>, Threads> {
     const int latent = static_cast<int>(cache_.latent_dim());
     const int rope = static_cast<int>(cache_.rope_dim());
     if (latent % per_access<T> == 0) {
-      copy(pointers_, count, latent, to, stride, latent / width);
+      copy_rows_as<Threads>(pointers_, count, latent, to, stride, latent / width, aligned_);
       if (vectors > latent / width)
-        copy(pointers_ + block_, count, rope, to + latent, stride, vectors - latent / width);
+        copy_rows_as<Threads>(pointers_ + block_, count, rope, to + latent, stride, vectors - latent / width, aligned_);
       return;
     }
     for (int i = static_cast<int>(threadIdx.x); i < count * vectors * width; i += Threads) {
@@ -109,18 +109,10 @@ class RowLoader<kv::LatentKV<Pools>, Threads> {
 
   template <class To>
   __device__ void copy_values(int count, To* to, int stride, int vectors) const {
-    copy(pointers_, count, static_cast<int>(cache_.latent_dim()), to, stride, vectors);
+    copy_rows_as<Threads>(pointers_, count, static_cast<int>(cache_.latent_dim()), to, stride, vectors, aligned_);
   }
 
  private:
-  template <class To>
-  __device__ void copy(const T* const* rows, int count, int dim, To* to, int stride, int vectors) const {
-    if constexpr (std::is_same_v<To, T>)
-      copy_rows<Threads>(rows, count, dim, to, stride, vectors, aligned_);
-    else
-      copy_rows_as_halves<Threads>(rows, count, dim, to, stride, vectors, aligned_);
-  }
-
   const kv::LatentKV<Pools>& cache_;
   index_t sequence_;
   index_t head_;

@@ -27,21 +27,11 @@ __global__ void __launch_bounds__(santa_threads)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
-  // The sink is one more key of value 0.
-  float reference = h.mass == 0 ? empty_lse : h.reference;
-  double total = static_cast<double>(h.mass) / static_cast<double>(santa_one);
-  double factor = 1;
-  if (sinks.data() != nullptr) {
-    const float high = merge_reference(merge_reference(empty_lse, reference), sinks[head]);
-    const double seen = total * merge_weight(reference, high);
-    total = seen + merge_weight(sinks[head], high);
-    factor = seen == total ? 1 : seen / total;
-    reference = high;
-  }
+  const SantaEnd end = santa_end(h.mass, h.reference, sinks, head);
   const float nan = __int_as_float(0x7fc00000);
   const bool is_nan = h.nan != 0;
   const bool drawn = c.a.samples > 0 && h.mass > 0;
-  if (threadIdx.x == 0 && lse.data() != nullptr) lse(query, head) = is_nan ? nan : merge_lse(total, reference);
+  if (threadIdx.x == 0 && lse.data() != nullptr) lse(query, head) = is_nan ? nan : end.lse;
 
   const index_t dim = out.extent(2);
   for (index_t strip = 0; strip < dim; strip += 32 * 4) {
@@ -64,7 +54,7 @@ __global__ void __launch_bounds__(santa_threads)
     if (own >= dim) continue;
     float x = -0.0f;
     for (int w = 0; w < warps; ++w) x += shared[w][threadIdx.x];
-    if (factor != 1) x = static_cast<float>(static_cast<double>(x) * factor);
+    if (end.factor != 1) x = static_cast<float>(static_cast<double>(x) * end.factor);
     if (!drawn) x = 0.0f;
     out(query, head, own) = static_cast<O>(is_nan ? nan : x);
   }

@@ -26,6 +26,29 @@ struct SantaKeys {
   std::uint32_t query_head;  // the group's first
 };
 
+/// What is left to do with a head's sums.
+struct SantaEnd {
+  float lse;
+  double factor;  // of the output, below 1 where a sink has a part
+};
+
+/// mass: of all keys, counted from the logit `reference`. sinks: one logit per head, of a key more whose value is 0, or
+/// nothing.
+DECANT_HD inline SantaEnd santa_end(std::int64_t mass, float reference, const View<const float, 1>& sinks,
+                                    index_t head) {
+  if (mass == 0) reference = empty_lse;
+  double total = static_cast<double>(mass) / static_cast<double>(santa_one);
+  double factor = 1;
+  if (sinks.data() != nullptr) {
+    const float high = merge_reference(merge_reference(empty_lse, reference), sinks[head]);
+    const double seen = total * merge_weight(reference, high);
+    total = seen + merge_weight(sinks[head], high);
+    factor = seen == total ? 1 : seen / total;
+    reference = high;
+  }
+  return {merge_lse(total, reference), factor};
+}
+
 /// One query head.
 struct SantaHead {
   float reference;           // the largest logit
