@@ -101,7 +101,7 @@ void dequantize_row(Cuda& cuda, const Plain<T>& w, index_t r, View<float, 1> out
   launch(cuda, where, detail::plain_row<T>, CudaGrid{cuda_blocks(w.cols(), 128), 128}, w.weights[r], out);
 }
 
-static_assert(WeightFormat<Plain<float>, Cuda> && WeightFormat<Plain<bf16>, Cuda>);
+static_assert(WeightMatrix<Plain<float>, Cuda> && WeightMatrix<Plain<bf16>, Cuda>);
 
 }  // namespace decant::quant
 

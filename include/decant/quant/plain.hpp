@@ -3,12 +3,11 @@
 #ifndef DECANT_QUANT_PLAIN_HPP
 #define DECANT_QUANT_PLAIN_HPP
 
-#include <concepts>
-
 #include "../core/cpu.hpp"
 #include "../core/dtype.hpp"
 #include "../core/view.hpp"
 #include "detail/dot_tile.hpp"
+#include "policy.hpp"
 
 namespace decant::quant {
 
@@ -73,17 +72,7 @@ void dequantize_row(Cpu&, const Plain<T>& w, index_t r, View<float, 1> out) {
   for (index_t c = 0; c < w.cols(); ++c) out[c] = static_cast<float>(w.weights(r, c));
 }
 
-/// What a runtime needs of a weight format: its shape, its bytes, and products with it.
-template <class F, class Ctx>
-concept WeightFormat = requires(Ctx& ctx, const F& f, View<const float, 2> x, View<float, 2> y, View<float, 1> row) {
-  { f.rows() } -> std::same_as<index_t>;
-  { f.cols() } -> std::same_as<index_t>;
-  { f.bytes() } -> std::same_as<index_t>;  // of the packed weights
-  matmul(ctx, f, x, y);                    // y [tokens, rows] = x [tokens, cols] * weights^T
-  dequantize_row(ctx, f, index_t{}, row);  // row [cols]
-};
-
-static_assert(WeightFormat<Plain<float>, Cpu> && WeightFormat<Plain<bf16>, Cpu>);
+static_assert(WeightMatrix<Plain<float>, Cpu> && WeightMatrix<Plain<bf16>, Cpu>);
 
 }  // namespace decant::quant
 

@@ -1,0 +1,110 @@
+// decant: quant::Packed<F>, a weight matrix in the packed format F: the format, a shape, and bytes that the caller owns
+// (a mapped file, a device buffer). The bytes are what the whole matrix shares (a tensor scale, tables), padded to 64
+// bytes, then one record per row, so that rows can be sliced and a row is one stream of memory. ggml's rows are the same
+// with nothing shared.
+//
+// A format F is a small value that says how bits lie and what they mean. Codes are at most 8 bits wide; the weights of a
+// row that share a scale (or a block) are a group, whose last one may be short. F has:
+//   F::Layer, F::Group            what a matrix shares and what a group shares, as numbers; trivially copyable
+//   group_size(cols)              weights per group
+//   layer_bytes(), row_bytes(cols)
+//   layer(w)                      what a matrix shares, from its weights [rows, cols]
+//   fit(layer, w, importance, n)  a group, from its n weights; importance may be null, which is 1
+//   nearest(layer, group, i, w)   the code for weight w as the group's i-th
+//   value(layer, group, i, code)  and back
+//   load_layer(bytes), store_layer(layer, bytes)
+//   load_group(layer, row, cols, j), store_group(layer, group, row, cols, j)   the j-th group in a row's bytes
+//   load_code(row, cols, k), store_code(code, row, cols, k)                    the code of column k
+// and validate(format, cols). nearest() of a stored group may differ from that of the fitted one where a published
+// encoder divides by an unrounded scale; value() never does.
+#ifndef DECANT_QUANT_PACKED_HPP
+#define DECANT_QUANT_PACKED_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "../core/cpu.hpp"
+#include "../core/view.hpp"
+
+namespace decant::quant {
+
+/// Bytes of a matrix in this format.
+template <class F>
+index_t packed_bytes(const F& format, index_t rows, index_t cols) {
+  return (format.layer_bytes() + 63) / 64 * 64 + rows * format.row_bytes(cols);
+}
+
+/// Byte is const std::byte, or std::byte for one that is being written.
+template <class F, class Byte = const std::byte>
+class Packed {
+ public:
+  using Format = F;
+
+  Packed() = default;
+
+  /// Over `data`, which has packed_bytes(format, rows, cols) bytes, at any address (64-byte alignment is fastest).
+  /// Raises ArgumentError when the format cannot have this shape or the size differs.
+  Packed(const F& format, index_t rows, index_t cols, View<Byte, 1> data)
+      : format_(format), rows_(rows), cols_(cols), row_bytes_(format.row_bytes(cols)), data_(data.data()) {
+    constexpr const char* where = "quant::Packed";
+    require(rows >= 0, where, "rows", "at least 0", rows);
+    validate(format, cols);
+    require(data.size() == bytes(), where, "data",
+            [&] { return std::to_string(packed_bytes(format, rows, cols)) + " bytes"; }, data.size());
+    require_contiguous(data, where, "data");
+  }
+
+  /// One that is being written is also one to read.
+  operator Packed<F>() const
+    requires(!std::is_const_v<Byte>)
+  {
+    return {format_, rows_, cols_, View<const std::byte, 1>(data_, bytes())};
+  }
+
+  const F& format() const { return format_; }
+  index_t rows() const { return rows_; }
+  index_t cols() const { return cols_; }
+  index_t bytes() const { return packed_bytes(format_, rows_, cols_); }
+  double bits_per_weight() const {
+    return 8.0 * static_cast<double>(bytes()) / (static_cast<double>(rows_) * static_cast<double>(cols_));
+  }
+
+  index_t groups() const {
+    const index_t size = format_.group_size(cols_);
+    return (cols_ + size - 1) / size;
+  }
+  /// Bytes from one row's record to the next.
+  index_t row_bytes() const { return row_bytes_; }
+  Byte* data() const { return data_; }
+  Byte* row(index_t r) const { return data_ + (format_.layer_bytes() + 63) / 64 * 64 + r * row_bytes_; }
+  typename F::Layer layer() const { return format_.load_layer(data_); }
+
+ private:
+  F format_{};
+  index_t rows_ = 0;
+  index_t cols_ = 0;
+  index_t row_bytes_ = 0;
+  Byte* data_ = nullptr;
+};
+
+/// Row r as floats: the definition that every kernel is held to. out [cols]. O(cols).
+template <class F>
+void dequantize_row(Cpu&, const Packed<F>& w, index_t r, View<float, 1> out) {
+  constexpr const char* where = "quant::dequantize_row";
+  require(r >= 0 && r < w.rows(), where, "r", [&] { return "a row below " + std::to_string(w.rows()); }, r);
+  require_equal(out.extent(0), w.cols(), where, "out");
+  const F& format = w.format();
+  const auto layer = w.layer();
+  const index_t size = format.group_size(w.cols());
+  for (index_t j = 0, k = 0; k < w.cols(); ++j) {
+    const auto group = format.load_group(layer, w.row(r), w.cols(), j);
+    for (index_t i = 0; i < size && k < w.cols(); ++i, ++k)
+      out[k] = format.value(layer, group, i, format.load_code(w.row(r), w.cols(), k));
+  }
+}
+
+}  // namespace decant::quant
+
+#endif
