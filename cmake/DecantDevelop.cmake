@@ -23,7 +23,9 @@ target_link_libraries(decant_develop INTERFACE decant::decant)
 target_compile_options(decant_develop INTERFACE ${decant_warnings})
 if(DECANT_SANITIZE)
   set(sanitize_flags -fsanitize=${DECANT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  target_compile_options(decant_develop INTERFACE ${sanitize_flags})
+  # A target with the property UNSANITIZED is compiled without.
+  target_compile_options(decant_develop INTERFACE
+    "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNSANITIZED>>>:${sanitize_flags}>")
   target_link_options(decant_develop INTERFACE ${sanitize_flags})
 endif()
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the scripts that set a machine up (tests/run.sh, examples/run.sh, bench/run.sh, .ci/run): installs Debian or
-# Ubuntu packages that are missing, and says which. Defines need_packages and jobs.
+# Sourced by the scripts that set a machine up (tests/run.sh, examples/*.sh, bench/run.sh, .ci/run): installs Debian or
+# Ubuntu packages that are missing, and says which. Defines need_packages, jobs and build_example.
 
 # need_packages NAME...: installs what is missing, as root or through sudo; does nothing where nothing is missing.
 need_packages() {
@@ -35,4 +35,15 @@ jobs() {
   memory=$(awk '/MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo)
   [ "$memory" -ge 1 ] || memory=1
   [ "$cores" -le "$memory" ] && echo "$cores" || echo "$memory"
+}
+
+# build_example ROOT TARGET: a program of examples/, in build/release of the checkout. It talks only when it fails.
+build_example() {
+  local root=$1 log=$1/build/examples.log
+  mkdir -p "$root/build"
+  echo "building $2 (log: $log)"
+  if ! { (cd "$root" && cmake --preset release) && cmake --build "$root/build/release" -j "$(jobs)" --target "$2"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    return 1
+  fi
 }

@@ -8,16 +8,10 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 # shellcheck source=cmake/setup.sh
 . "$root/cmake/setup.sh"
 
-need_packages g++ make cmake libcli11-dev nlohmann-json3-dev
+need_packages g++ make cmake libcli11-dev nlohmann-json3-dev libeigen3-dev
 
-# The build talks only when it fails. The programs run where the caller stands, so that relative paths mean what they say.
-mkdir -p "$root/build"
-log=$root/build/examples.log
-echo "building decant-generate (log: $log)"
-if ! { (cd "$root" && cmake --preset release) && cmake --build "$root/build/release" -j "$(jobs)" --target decant-generate; } >"$log" 2>&1; then
-  cat "$log" >&2
-  exit 1
-fi
+# The programs run where the caller stands, so that relative paths mean what they say.
+build_example "$root" decant-generate
 
 compositions=(
   full
@@ -34,7 +28,7 @@ case " $* " in
   *) defaults+=(--prompt-file "$root/examples/model/prompt.txt") ;;
 esac
 case " $* " in
-  *' --compare'* | *' --evict'* | *' --visibility'* | *' --attention'*) ;;
+  *' --compare'* | *' --evict'* | *' --visibility'* | *' --attention'* | *' --weights'*) ;;
   *) for composition in "${compositions[@]}"; do defaults+=(--compare "$composition"); done ;;
 esac
 exec "$root/build/release/examples/runtime/decant-generate" "${defaults[@]}" "$@"

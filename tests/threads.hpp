@@ -8,14 +8,7 @@
 #include <vector>
 
 #include "decant/core/cpu.hpp"
-
-#if defined(__SANITIZE_THREAD__)
-#define DECANT_TESTS_SANITIZE_THREADS 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define DECANT_TESTS_SANITIZE_THREADS 1
-#endif
-#endif
+#include "sanitizers.hpp"
 
 inline decant::ParallelFor real_threads(int threads) {
   return {[](void* count, decant::index_t tasks, decant::ParallelFor::Body body, void* data) {

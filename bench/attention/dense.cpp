@@ -157,14 +157,19 @@ std::vector<std::pair<std::string, bench::Call>> peers_of(const Case& c, const C
   return peers;
 }
 
-template <class T>
+template <class T, class Q>
 void measure(const Case& c, bench::Row& row) {
   const Cache<T> cache(c);
   bench::Buffer<float> q(size(c.queries * c.heads * c.group * c.dim)), out(q.size()), theirs(q.size());
   bench::fill(q, 4);
+  bench::Buffer<Q> stored(q.size());
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    stored[i] = static_cast<Q>(q[i]);
+    q[i] = static_cast<float>(stored[i]);  // what peers and the oracle are given
+  }
   const std::vector<std::int32_t> indptr{0, static_cast<std::int32_t>(c.queries)};
-  const decant::attention::Queries<float> queries{View<const float, 3>(q.data(), c.queries, c.heads * c.group, c.dim),
-                                                  View<const std::int32_t, 1>(indptr)};
+  const decant::attention::Queries<Q> queries{View<const Q, 3>(stored.data(), c.queries, c.heads * c.group, c.dim),
+                                              View<const std::int32_t, 1>(indptr)};
   const View<float, 3> o(out.data(), c.queries, c.heads * c.group, c.dim);
   decant::Cpu cpu(c.threads > 1 ? decant::openmp(c.threads) : decant::ParallelFor{});
   cpu.set_isa(c.isa);
@@ -195,10 +200,12 @@ void measure(const Case& c, bench::Row& row) {
   row.measure(m);
 }
 
-template <class T>
+/// T: what the cache holds; Q: what the queries are of, named where it is not float.
+template <class T, class Q = float>
 void add(bench::Suite& suite, const Case& c) {
   std::string shape =
       bench::shape("n", c.tokens, "hkv", c.heads, "g", c.group, "d", c.dim, "dtype", decant::name(decant::dtype_of<T>));
+  if (!std::is_same_v<Q, float>) shape += "," + bench::shape("qtype", decant::name(decant::dtype_of<Q>));
   if (c.page_size) shape += "," + bench::shape("page", c.page_size);
   if (c.queries > 1) shape += "," + bench::shape("queries", c.queries);
   suite.add({.primitive = "attend",
@@ -206,7 +213,7 @@ void add(bench::Suite& suite, const Case& c) {
              .shape = shape,
              .context = c.threads > 1 ? "openmp:" + std::to_string(c.threads) : "cpu",
              .isa = decant::name(c.isa)},
-            [c](bench::Row& row) { measure<T>(c, row); });
+            [c](bench::Row& row) { measure<T, Q>(c, row); });
 }
 
 void add_types(bench::Suite& suite, const Case& c) {
@@ -245,6 +252,11 @@ int main(int argc, char** argv) {
     else
       add_types(suite, {.tokens = main_length, .isa = isa});
   }
+  for (const index_t group : {1, 4, 8})
+    if (!suite.quick() || group == 4)
+      add<decant::bf16, decant::bf16>(suite, {.tokens = main_length, .group = group});
+  if (decant::best_isa() > decant::Isa::avx2 && !suite.quick())
+    add<decant::bf16, decant::bf16>(suite, {.tokens = main_length, .isa = decant::Isa::avx2});
   add<float>(suite, {.tokens = 1600, .heads = 4, .group = 1, .dim = 32, .queries = 1600});
   if (!suite.quick()) add<decant::bf16>(suite, {.tokens = 2048, .queries = 2048});
   return suite.run();

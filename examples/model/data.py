@@ -261,8 +261,17 @@ def shipped_prompt(text: np.ndarray, length: int = 1600, facts: int = 4, seed: i
     return b"".join(plant(rng, text[start:end], items, 0.25)).decode()
 
 
+def paragraphs_from(text: np.ndarray, start: int, length: int) -> str:
+    """Whole paragraphs, from the first that begins at `start` or later, at least `length` bytes."""
+    first = start + int(np.flatnonzero(text[start:] == ord("\n"))[0]) + 1
+    end = first + length + int(np.flatnonzero(text[first + length :] == ord("\n"))[0]) + 1
+    return text[first:end].tobytes().decode()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write recall.jsonl and prompt.txt from the held-out text.")
+    parser = argparse.ArgumentParser(
+        description="Write recall.jsonl, prompt.txt and evaluation.txt from the held-out text, calibration.txt from the other."
+    )
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache/decant-model")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent)
     args = parser.parse_args()
@@ -272,6 +281,9 @@ def main() -> None:
         for item in recall_items(held_out, 200):
             file.write(json.dumps(item) + "\n")
     (args.out / "prompt.txt").write_text(shipped_prompt(held_out))
+    # What weight quantizers look at, and what they are judged on.
+    (args.out / "calibration.txt").write_text(paragraphs_from(train, len(train) // 2, 1 << 16))
+    (args.out / "evaluation.txt").write_text(paragraphs_from(held_out, len(held_out) // 2, 1 << 15))
 
 
 if __name__ == "__main__":

@@ -174,6 +174,7 @@ inline void validate(const AnyStack& stack, index_t layers) {
 struct Composition {
   std::string text;
   AnyStack stack;
+  std::string weights = "stored";  // or how they are packed: a name that find_recipe() knows, or a search for widths
 };
 
 namespace detail {
@@ -328,10 +329,11 @@ inline AnyAttention parse_attention(const std::string& text, std::uint64_t seed 
   detail::refuse("attention", "one of the schemes " + scheme_names(), text);
 }
 
-/// "full" or parts visibility=..., evict=... and attention=..., separated by spaces or commas. seed: of random numbers
-/// in attention.
+/// "full" or parts visibility=..., evict=..., attention=... and weights=..., separated by spaces or commas. seed: of
+/// random numbers in attention. The name of the weights is not looked up.
 inline Composition parse_composition(const std::string& text, const Config& config, std::uint64_t seed = 0) {
-  std::pair<std::string, std::string> parts[] = {{"visibility", "full"}, {"evict", "full"}, {"attention", "dense"}};
+  std::pair<std::string, std::string> parts[] = {
+      {"visibility", "full"}, {"evict", "full"}, {"attention", "dense"}, {"weights", "stored"}};
   std::string* last = nullptr;
   for (const std::string& part : detail::split(text, " ,")) {
     const std::size_t equals = part.find('=');
@@ -346,16 +348,17 @@ inline Composition parse_composition(const std::string& text, const Config& conf
     }
     if (!last)
       detail::refuse("composition",
-                     "full, or parts visibility=POLICY, evict=POLICY:BUDGET and attention=POLICY", part);
+                     "full, or parts visibility=POLICY, evict=POLICY:BUDGET, attention=POLICY and weights=NAME", part);
     *last = part.substr(equals + 1);
   }
   Composition c;
   c.stack.visibility = parse_visibility(parts[0].second, config);
   std::tie(c.stack.eviction, c.stack.budget) = parse_eviction(parts[1].second);
   c.stack.attention = parse_attention(parts[2].second, seed);
+  c.weights = parts[3].second;
   validate(c.stack, config.layers);
   for (const auto& [key, value] : parts) {
-    if (value != "full" && value != "dense") c.text += (c.text.empty() ? "" : " ") + key + "=" + value;
+    if (value != "full" && value != "dense" && value != "stored") c.text += (c.text.empty() ? "" : " ") + key + "=" + value;
   }
   if (c.text.empty()) c.text = "full";
   return c;

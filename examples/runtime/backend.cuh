@@ -95,19 +95,30 @@ inline View<float, 2> keep_rows(decant::Cuda& cuda, View<float, 2> x, const std:
   return rows;
 }
 
+/// f of the matrix as stored plainly; packed ones this runtime multiplies on the processor only.
+template <class M, class F>
+void with_plain(M& matrix, F&& f) {
+  std::visit(
+      [&](auto& m) {
+        if constexpr (std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(m)>>, PackedMatrix>)
+          decant::require(false, "runtime", "weights", "F32, F16 or BF16 on Cuda", m.format());
+        else
+          f(m);
+      },
+      matrix);
+}
+
 inline void linear(decant::Cuda& cuda, const Matrix& w, View<const float, 2> x, View<float, 2> y) {
-  std::visit([&](const auto& plain) { matmul(cuda, plain, x, y); }, w);
+  with_plain(w, [&](const auto& plain) { matmul(cuda, plain, x, y); });
 }
 
 inline void embed(decant::Cuda& cuda, const Matrix& embedding, const std::vector<std::int32_t>& ids, View<float, 2> x) {
   decant::Workspace::Scope scope(cuda.workspace());
   const auto staged = stage(cuda, ids);
   const decant::CudaGrid grid{static_cast<unsigned>(ids.size()), 128};
-  std::visit(
-      [&]<class T>(const quant::Plain<T>& plain) {
-        launch(cuda, "embed", kernels::embed<T>, grid, plain.weights, staged, x);
-      },
-      embedding);
+  with_plain(embedding, [&]<class T>(const quant::Plain<T>& plain) {
+    launch(cuda, "embed", kernels::embed<T>, grid, plain.weights, staged, x);
+  });
 }
 
 /// The same weights in device memory, which this holds.
@@ -128,11 +139,9 @@ class DeviceWeights {
  private:
   void upload(View<const float, 1>& v) { v = View<const float, 1>(upload(v.data(), v.size()), v.size()); }
   void upload(Matrix& matrix) {
-    std::visit(
-        [&]<class T>(quant::Plain<T>& m) {
-          m.weights = View<const T, 2>(upload(m.weights.data(), m.weights.size()), m.rows(), m.cols());
-        },
-        matrix);
+    with_plain(matrix, [&]<class T>(quant::Plain<T>& m) {
+      m.weights = View<const T, 2>(upload(m.weights.data(), m.weights.size()), m.rows(), m.cols());
+    });
   }
   template <class T>
   const T* upload(const T* from, index_t count) {

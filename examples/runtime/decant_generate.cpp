@@ -1,8 +1,10 @@
 // decant-generate: text from a Llama checkpoint under any composition of policies, and a table that compares several.
 //   decant-generate --model examples/model --prompt-file examples/model/prompt.txt --evict capkv:0.25
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "generate.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "packer.hpp"
 #include "progress.hpp"
 
 namespace {
@@ -27,6 +30,8 @@ struct Options {
   std::string visibility = "full";
   std::string evict = "full";
   std::string attention = "dense";
+  std::string weights = "stored";
+  std::string calibration;
   std::vector<std::string> compare;
   int runs = 5;
   index_t kl_on_prompt = 0;
@@ -34,6 +39,7 @@ struct Options {
 
 struct Result {
   Composition composition;
+  const Weights* weights = nullptr;
   std::vector<Generation> generations;
   Distance distance;
 
@@ -50,12 +56,12 @@ std::string read_prompt(const Options& o) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-Json to_json(const Result& r, index_t weight_bytes) {
+Json to_json(const Result& r) {
   return {{"policies", r.composition.text},
           {"ttft_ms", r.median_of(&Generation::ttft_ms)},
           {"tpot_ms", r.median_of(&Generation::tpot_ms)},
           {"kv_bytes", r.generations[0].kv_bytes},
-          {"weight_bytes", weight_bytes},
+          {"weight_bytes", r.weights->bytes},
           {"kl", r.distance.kl},
           {"kl_stderr", r.distance.kl_stderr},
           {"top1_agreement", r.distance.top1_agreement},
@@ -65,11 +71,12 @@ Json to_json(const Result& r, index_t weight_bytes) {
 
 void print_table(const std::vector<Result>& results) {
   std::vector<std::vector<std::string>> table = {
-      {"policies", "TTFT ms", "TPOT ms", "KV KiB", "KL (nats)", "std. error", "top-1 agreement"}};
+      {"policies", "TTFT ms", "TPOT ms", "KV KiB", "weights KiB", "KL (nats)", "std. error", "top-1 agreement"}};
   for (const Result& r : results) {
     table.push_back({r.composition.text, fixed(r.median_of(&Generation::ttft_ms), 1),
                      fixed(r.median_of(&Generation::tpot_ms), 3),
-                     fixed(static_cast<double>(r.generations[0].kv_bytes) / 1024, 1), fixed(r.distance.kl, 6),
+                     fixed(static_cast<double>(r.generations[0].kv_bytes) / 1024, 1),
+                     fixed(static_cast<double>(r.weights->bytes) / 1024, 1), fixed(r.distance.kl, 6),
                      fixed(r.distance.kl_stderr, 6), fixed(100 * r.distance.top1_agreement, 1) + " %"});
   }
   std::cout << markdown_table(table);
@@ -84,14 +91,17 @@ void run(const Options& o) {
   const CacheChoice cache = parse_cache(o.common.cache, o.common.kv_dtype);
   if (!o.common.json.empty()) require_writable(o.common.json, "--json");
 
-  const Model model(o.common.model);
+  const Model model(o.common.model, read_packed);
   require_byte_vocabulary(model.config);
   std::vector<Result> results;
-  for (const std::string& text : o.compare) results.push_back({parse_composition(text, model.config, o.seed), {}, {}});
+  for (const std::string& text : o.compare) results.push_back({parse_composition(text, model.config, o.seed), {}, {}, {}});
   if (!comparing) {
     const std::string text = "visibility=" + o.visibility + " evict=" + o.evict + " attention=" + o.attention;
-    results.push_back({parse_composition(text, model.config, o.seed), {}, {}});
+    results.push_back({parse_composition(text, model.config, o.seed), {}, {}, {}});
+    results[0].composition.weights = o.weights;
+    if (o.weights != "stored") results[0].composition.text += " weights=" + o.weights;
   }
+  for (const Result& r : results) require_weights_name(r.composition.weights);
   const Tokens prompt = prompt_tokens(model.config, read_prompt(o));
   const auto n = static_cast<index_t>(prompt.size());
   decant::require(n + o.max_tokens - 1 <= model.config.context, "runtime", "the prompt and --max-tokens",
@@ -101,12 +111,20 @@ void run(const Options& o) {
                   "0, or fewer than the " + std::to_string(n) + " tokens of the prompt", o.kl_on_prompt);
 
   Progress progress(o.common.progress);
+  Packer packer(cpu, model, o.calibration, std::min<index_t>(1024, model.config.context), progress);
+  std::map<std::string, Weights> packed;
+  for (Result& r : results) {
+    const std::string& name = r.composition.weights;
+    if (packed.count(name) == 0) packed.emplace(name, with_packed(model.weights, packer(name)));
+    r.weights = &packed.at(name);
+  }
+
   const std::size_t runs = comparing || !o.common.json.empty() ? static_cast<std::size_t>(o.runs) : 1;
   const std::size_t total = runs * results.size();
   // Interleaved, so that what else the machine does falls on all alike.
   for (std::size_t i = 0; i < total; ++i) {
     Result& r = results[i % results.size()];
-    const auto engine = make_engine(cpu, model.config, model.weights, r.composition.stack, cache);
+    const auto engine = make_engine(cpu, model.config, *r.weights, r.composition.stack, cache);
     r.generations.push_back(
         generate(*engine, prompt, o.max_tokens, Sampler(o.temperature, o.seed), [&](const Tokens& t) {
           progress(r.composition.text + ", run " + std::to_string(i / results.size() + 1) + ", token", t.size(),
@@ -126,7 +144,7 @@ void run(const Options& o) {
     std::size_t done = 0;
     for (Result& r : results) {
       progress("quality of " + r.composition.text, ++done, results.size());
-      const auto engine = make_engine(cpu, model.config, model.weights, r.composition.stack, cache);
+      const auto engine = make_engine(cpu, model.config, *r.weights, r.composition.stack, cache);
       r.distance = compare_logits(expected, forced_logits(*engine, before, reference), model.config.vocab);
     }
   }
@@ -139,8 +157,7 @@ void run(const Options& o) {
   if (comparing) {
     print_table(results);
     std::cout << "\n"
-              << n << " prompt tokens, " << o.max_tokens << " new ones, " << model.weights.bytes
-              << " bytes of weights, " << o.common.cache << " cache in " << o.common.kv_dtype << ", medians of " << runs
+              << n << " prompt tokens, " << o.max_tokens << " new ones, " << o.common.cache << " cache in " << o.common.kv_dtype << ", medians of " << runs
               << " interleaved runs; KL (mean and standard error over tokens) and agreement against the full model on "
               << (o.kl_on_prompt > 0 ? "the last " + std::to_string(o.kl_on_prompt) + " tokens of the prompt"
                                      : std::string("its greedy text"))
@@ -153,7 +170,7 @@ void run(const Options& o) {
   }
   if (!o.common.json.empty()) {
     Json json = Json::array();
-    for (const Result& r : results) json.push_back(to_json(r, model.weights.bytes));
+    for (const Result& r : results) json.push_back(to_json(r));
     write_json(o.common.json, json);
   }
 }
@@ -173,13 +190,18 @@ int main(int argc, char** argv) {
   auto* visibility = app.add_option("--visibility", o.visibility, visibility_help())->capture_default_str();
   auto* evict = app.add_option("--evict", o.evict, eviction_help())->capture_default_str();
   auto* attention = app.add_option("--attention", o.attention, attention_help())->capture_default_str();
+  auto* weights = app.add_option("--weights", o.weights, "How weights are packed before anything else: " + weights_help())
+                      ->capture_default_str();
+  app.add_option("--calibration", o.calibration,
+                 "Text that weight quantizers look at; by default the model's calibration.txt");
   app.add_option("--compare", o.compare,
-                 "A composition for the table, as \"full\", \"visibility=speed:0.75 evict=capkv:0.25\" or "
-                 "\"attention=santa:n/16\"; repeat it")
+                 "A composition for the table, as \"full\", \"visibility=speed:0.75 evict=capkv:0.25\", "
+                 "\"attention=santa:n/16\" or \"weights=gptq4\"; repeat it")
       ->allow_extra_args(false)
       ->excludes(visibility)
       ->excludes(evict)
-      ->excludes(attention);
+      ->excludes(attention)
+      ->excludes(weights);
   app.add_option("--runs", o.runs, "Runs of each composition; times are medians")->capture_default_str();
   app.add_option("--kl-on-prompt", o.kl_on_prompt,
                  "Measure KL and agreement on so many tokens at the end of the prompt, decoded one by one; 0: on the "

@@ -134,7 +134,7 @@ void run(Options o) {
   if (!o.common.json.empty()) require_writable(o.common.json, "--json");
   const CacheChoice cache = parse_cache(o.common.cache, o.common.kv_dtype);
   const std::vector<Treatment> treatments = treatments_of(o);
-  const Model model(o.common.model);
+  const Model model(o.common.model, read_packed);
   require_byte_vocabulary(model.config);
   std::vector<AnyStack> stacks;
   for (const std::string& visibility : o.visibilities) {

@@ -1,5 +1,5 @@
 // KV dumps: safetensors files with the tensors "layers.N.k" and "layers.N.v", each [tokens, kv_heads, dim], of all
-// layers of one sequence. KVDump reads one, SafetensorsWriter writes any safetensors file piece by piece.
+// layers of one sequence. KVDump reads one, SafetensorsWriter writes one.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kv_rows.hpp"
-#include "output.hpp"
 #include "safetensors.hpp"
+#include "safetensors_writer.hpp"
 
 namespace runtime {
 
@@ -28,6 +28,7 @@ class KVDump {
     const Tensor& keys = find(0, dkvc::Kind::key);
     const Tensor& values = find(0, dkvc::Kind::value);
     for (const Tensor* t : {&keys, &values}) {
+      if (t->raw) bad_format(path + ": layer 0", "elements that are numbers", "U8");
       if (t->shape.size() != 3) bad_format(path + ": layer 0", "shape [tokens, kv_heads, dim]", shown(t->shape));
     }
     shape_ = {keys.dtype, shape_.layers, keys.shape[0], keys.shape[1], keys.shape[2], values.shape[2]};
@@ -61,61 +62,13 @@ class KVDump {
   void check(index_t layer, dkvc::Kind kind) const {
     const Tensor& t = find(layer, kind);
     const std::string where = file_.path() + ": tensor \"" + dump_name(layer, kind) + "\"";
-    if (t.dtype != shape_.dtype) bad_format(where, decant::name(shape_.dtype), decant::name(t.dtype));
+    if (t.raw || t.dtype != shape_.dtype) bad_format(where, decant::name(shape_.dtype), t.raw ? "U8" : decant::name(t.dtype));
     const std::vector<index_t> expected = {shape_.tokens, shape_.kv_heads, shape_.dim(kind)};
     if (t.shape != expected) bad_format(where, "shape " + shown(expected), shown(t.shape));
   }
 
   SafetensorsFile file_;
   KVShape shape_;
-};
-
-/// Writes tensors one after another into a file that appears under its name when it is whole.
-class SafetensorsWriter {
- public:
-  struct Entry {
-    std::string name;
-    DType dtype;
-    std::vector<index_t> shape;
-  };
-
-  SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries) : file_(path) {
-    Json header = Json::object();
-    for (const Entry& e : entries) {
-      index_t size = decant::size_of(e.dtype);
-      for (const index_t n : e.shape) size *= n;
-      header[e.name] = {{"dtype", dtype_name(e.dtype)}, {"shape", e.shape}, {"data_offsets", {end_, end_ + size}}};
-      end_ += size;
-    }
-    std::string text = header.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that elements are aligned where the file is mapped
-    std::byte length[8];
-    decant::store_le(length, std::uint64_t{text.size()});
-    file_.write(length, sizeof length);
-    file_.write(text.data(), text.size());
-  }
-
-  /// The next bytes, in the order of the entries.
-  void add(View<const std::byte, 1> bytes) {
-    file_.write(bytes.data(), static_cast<std::size_t>(bytes.extent(0)));
-    written_ += bytes.extent(0);
-  }
-
-  /// All tensors have been added.
-  void commit() {
-    decant::require_equal(written_, end_, "runtime::SafetensorsWriter::commit", "bytes");
-    file_.commit();
-  }
-
- private:
-  static const char* dtype_name(DType dtype) {
-    constexpr const char* names[] = {"F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"};
-    return names[static_cast<int>(dtype)];
-  }
-
-  OutputFile file_;
-  index_t end_ = 0;
-  index_t written_ = 0;
 };
 
 /// The entries of a dump of this shape, in the order of DKVC's sections.

@@ -12,6 +12,7 @@
 #endif
 
 #include "engine.hpp"
+#include "model.hpp"
 
 namespace runtime {
 
@@ -43,16 +44,6 @@ inline decant::ParallelFor parallel_for_threads(int threads) {
   return {};
 #endif
 }
-
-/// Everything that a program reads of a model.
-struct Model {
-  explicit Model(const std::string& folder)
-      : config(read_config(folder + "/config.json")), checkpoint(folder), weights(config, checkpoint) {}
-
-  Config config;
-  Checkpoint checkpoint;
-  Weights weights;
-};
 
 /// Runs a program: 2 for wrong options and arguments, 1 for files that are not what they should be, with the reason on
 /// standard error.

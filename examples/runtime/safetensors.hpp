@@ -28,6 +28,7 @@ using decant::index_t;
 /// A tensor as it lies in the file, row-major.
 struct Tensor {
   DType dtype = DType::f32;
+  bool raw = false;  // U8: bytes whose meaning stands elsewhere; dtype says nothing
   std::vector<index_t> shape;
   const std::byte* data = nullptr;
   index_t bytes = 0;
@@ -46,7 +47,7 @@ class SafetensorsFile {
     const JsonObject header = read_header();
     for (const auto& [name, entry] : header.json().items()) {
       if (name == "__metadata__")
-        check_metadata(entry);
+        read_metadata(entry);
       else
         tensors_.emplace(name, read_entry(name, entry));
     }
@@ -55,6 +56,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return path_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
   static constexpr std::uint64_t max_header = 100'000'000;  // the reference implementation's limit
@@ -77,17 +79,19 @@ class SafetensorsFile {
 
   std::string named(const std::string& tensor) const { return path_ + ": tensor " + runtime::shown(Json(tensor)); }
 
-  void check_metadata(const Json& entry) const {
+  void read_metadata(const Json& entry) {
     bool ok = entry.is_object();
     for (auto it = entry.begin(); ok && it != entry.end(); ++it) ok = it->is_string();
     if (!ok) bad_format(path_ + ": __metadata__", "an object of strings", runtime::shown(entry));
+    for (const auto& [name, value] : entry.items()) metadata_.emplace(name, value.get<std::string>());
   }
 
   Tensor read_entry(const std::string& name, const Json& json) const {
     if (!json.is_object()) bad_format(named(name), "an object", runtime::shown(json));
     const JsonObject entry(json, named(name));
     Tensor tensor;
-    tensor.dtype = parse_dtype(entry);
+    tensor.raw = entry.string("dtype") == "U8";
+    tensor.dtype = tensor.raw ? DType::e4m3 : parse_dtype(entry);
     index_t elements = 1;
     for (const Json& extent : array(entry, "shape")) {
       const index_t n = whole(entry, "shape", extent);
@@ -126,7 +130,7 @@ class SafetensorsFile {
     if (text == "BF16") return DType::bf16;
     if (text == "F8_E4M3") return DType::e4m3;
     if (text == "F8_E5M2") return DType::e5m2;
-    entry.bad("dtype", "F32, F16, BF16, F8_E4M3 or F8_E5M2", text);
+    entry.bad("dtype", "F32, F16, BF16, F8_E4M3, F8_E5M2 or U8", text);
   }
 
   static const Json& array(const JsonObject& entry, const char* name) {
@@ -169,6 +173,7 @@ class SafetensorsFile {
   const std::byte* body_ = nullptr;
   index_t body_bytes_ = 0;
   std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
 };
 
 /// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json names.
@@ -192,21 +197,33 @@ class Checkpoint {
 
   bool contains(const std::string& name) const { return owners_.count(name) != 0; }
 
+  /// What the files' metadata say of this name, or nothing.
+  const std::string* metadata(const std::string& name) const {
+    for (const auto& [file, contents] : files_) {
+      const auto found = contents.metadata().find(name);
+      if (found != contents.metadata().end()) return &found->second;
+    }
+    return nullptr;
+  }
+
   /// f(name, tensor) for all tensors, by name.
   template <class F>
   void for_each(F&& f) const {
     for (const auto& [name, file] : owners_) f(name, file->tensors().at(name));
   }
 
+  /// The tensor, which must be there.
+  const Tensor& get(const std::string& name) const {
+    if (!contains(name)) bad_format(folder_ + ": tensor \"" + name + "\"", "a tensor", "nothing");
+    return owners_.at(name)->tensors().at(name);
+  }
+
   /// The tensor, which must be there and have this shape.
   const Tensor& get(const std::string& name, const std::vector<index_t>& shape) const {
-    const auto owner = owners_.find(name);
-    if (owner == owners_.end()) {
-      bad_format(folder_ + ": tensor \"" + name + "\"", "shape " + runtime::shown(shape), "nothing");
-    }
-    const Tensor& tensor = owner->second->tensors().at(name);
+    if (!contains(name)) bad_format(folder_ + ": tensor \"" + name + "\"", "shape " + runtime::shown(shape), "nothing");
+    const Tensor& tensor = get(name);
     if (tensor.shape != shape) {
-      bad_format(owner->second->path() + ": tensor \"" + name + "\"", "shape " + runtime::shown(shape),
+      bad_format(owners_.at(name)->path() + ": tensor \"" + name + "\"", "shape " + runtime::shown(shape),
                  runtime::shown(tensor.shape));
     }
     return tensor;

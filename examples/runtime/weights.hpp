@@ -1,5 +1,5 @@
 // A Llama's weights, found by their Hugging Face names in a checkpoint and checked for shape. Matrices stay where the
-// file is mapped, in the type they are stored in.
+// file is mapped, in the type or the packed format they are stored in.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,8 @@
 #include <decant/quant/plain.hpp>
 
 #include "config.hpp"
+#include "packed_checkpoint.hpp"
+#include "packed_matrix.hpp"
 #include "safetensors.hpp"
 
 namespace runtime {
@@ -21,12 +23,22 @@ namespace runtime {
 namespace quant = decant::quant;
 using decant::View;
 
-/// A weight matrix in one of the types that files store, in the file's memory.
-using Matrix = std::variant<quant::Plain<float>, quant::Plain<decant::fp16>, quant::Plain<decant::bf16>>;
+/// A weight matrix in one of the types that files store, in the file's memory, or a packed one.
+using Matrix = std::variant<quant::Plain<float>, quant::Plain<decant::fp16>, quant::Plain<decant::bf16>, PackedMatrix>;
+
+inline index_t rows_of(const Matrix& w) {
+  return std::visit([](const auto& m) { return m.rows(); }, w);
+}
+inline index_t columns_of(const Matrix& w) {
+  return std::visit([](const auto& m) { return m.cols(); }, w);
+}
+inline index_t bytes_of(const Matrix& w) {
+  return std::visit([](const auto& m) { return m.bytes(); }, w);
+}
 
 /// y = x * w^T. x [tokens, columns], y [tokens, rows].
 inline void linear(decant::Cpu& cpu, const Matrix& w, View<const float, 2> x, View<float, 2> y) {
-  std::visit([&](const auto& plain) { matmul(cpu, plain, x, y); }, w);
+  std::visit([&](const auto& m) { matmul(cpu, m, x, y); }, w);
 }
 
 struct LayerWeights {
@@ -39,7 +51,9 @@ struct LayerWeights {
 /// Everything that the forward pass reads. Refers to the checkpoint, which must outlive it.
 class Weights {
  public:
-  Weights(const Config& c, const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
+  /// reader: read_packed, or null where packed matrices are not expected.
+  Weights(const Config& c, const Checkpoint& checkpoint, PackedReader reader = nullptr)
+      : checkpoint_(checkpoint), reader_(reader) {
     const index_t q = c.heads * c.head_dim;
     const index_t kv = c.kv_heads * c.head_dim;
     embedding = matrix("model.embed_tokens.weight", c.vocab, c.hidden);
@@ -69,8 +83,16 @@ class Weights {
   /// Bytes of all the tensors above as stored, a tied head counted once.
   index_t bytes = 0;
 
+  /// Different inputs of the matrices that for_each_matrix() visits: of a layer, those of q, k and v, of o, of gate and
+  /// up, and of down.
+  index_t inputs() const { return 4 * static_cast<index_t>(layers.size()); }
+
  private:
   Matrix matrix(const std::string& name, index_t rows, index_t columns) {
+    if (const auto packed = find_packed(checkpoint_, name, rows, columns, reader_)) {
+      bytes += packed->bytes();
+      return *packed;
+    }
     const Tensor& tensor = find(name, {rows, columns});
     const auto as = [&](auto zero) -> Matrix {
       using T = decltype(zero);
@@ -100,14 +122,34 @@ class Weights {
 
   const Tensor& find(const std::string& name, const std::vector<index_t>& shape) {
     const Tensor& tensor = checkpoint_.get(name, shape);
-    const bool plain = tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16;
-    if (!plain) bad_format("tensor \"" + name + "\"", "weights in F32, F16 or BF16", decant::name(tensor.dtype));
+    const bool plain = !tensor.raw && (tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16);
+    if (!plain) {
+      bad_format("tensor \"" + name + "\"", "weights in F32, F16 or BF16", tensor.raw ? "U8" : decant::name(tensor.dtype));
+    }
     bytes += tensor.bytes;
     return tensor;
   }
 
   const Checkpoint& checkpoint_;
+  PackedReader reader_;
   std::vector<std::shared_ptr<const std::vector<float>>> widened_;  // shared by copies
 };
+
+/// f(name, input, matrix) for every matrix inside the layers: what is quantised. Embedding and head stay as they are.
+template <class F>
+void for_each_matrix(Weights& weights, F&& f) {
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    LayerWeights& w = weights.layers[l];
+    const std::string prefix = "model.layers." + std::to_string(l) + ".";
+    const auto input = static_cast<index_t>(4 * l);
+    f(prefix + "self_attn.q_proj.weight", input, w.q);
+    f(prefix + "self_attn.k_proj.weight", input, w.k);
+    f(prefix + "self_attn.v_proj.weight", input, w.v);
+    f(prefix + "self_attn.o_proj.weight", input + 1, w.o);
+    f(prefix + "mlp.gate_proj.weight", input + 2, w.gate);
+    f(prefix + "mlp.up_proj.weight", input + 2, w.up);
+    f(prefix + "mlp.down_proj.weight", input + 3, w.down);
+  }
+}
 
 }  // namespace runtime

@@ -48,6 +48,9 @@
 #include "kv/visibility.cuh"
 #include "kv/window_attention.cuh"
 #include "kv/write.cuh"
+#include "quant/aaac.cuh"
+#include "quant/ear.cuh"
+#include "quant/matmul.cuh"
 #include "quant/plain.cuh"
 
 #endif

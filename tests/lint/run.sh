@@ -53,7 +53,7 @@ forbid slow-include 'costs every user compile time, or does not work on every co
   '^ *# *include <(random|iostream|ostream|istream|fstream|sstream|iomanip|memory|functional|ranges|span|format|expected|source_location|regex|filesystem)>'
 forbid cuda-in-hpp 'a .hpp never includes a CUDA header' '^include/.*\.hpp$' '^ *# *include <(cuda|cub/|thrust/|cooperative_groups|mma\.h)'
 forbid eigen-umbrella 'include the Eigen module that is used, nothing unsupported' '^include/' \
-  '^ *# *include <(unsupported/Eigen|Eigen/(Dense|Eigen|Sparse))'
+  '^ *# *include <(unsupported/Eigen|Eigen/(Dense|Eigen|Sparse)>)'
 forbid foreign-macro 'macros start with DECANT_' "$headers" '^ *# *define +([^D ]|D[^E]|DE[^C])'
 forbid using-namespace 'no using-directive at namespace scope in a header' "$headers" '^using namespace '
 mapfile -t parallel < <(select_files '^tests/(unit/(attention|codec|core|kv|quant|stack)|conformance)/.*\.cpp$' |

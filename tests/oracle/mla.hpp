@@ -3,7 +3,7 @@
 // a value of each head, the shared rotated part is put behind the key, and attention is ordinary attention over these.
 
 #include <cmath>
-#include <functional>
+#include <cstddef>
 #include <vector>
 
 #include "oracle/attention.hpp"
@@ -14,32 +14,49 @@ struct MlaDims {
   index nope, rope, latent, value;
 };
 
-/// One query, one head. q(d): [nope | rope]; c(j, l) and k_pe(j, d) are the cache; uk(d, l) and uv(d, l) are this head's
-/// weights. scale_factor multiplies 1 / sqrt(nope + rope).
-inline AttentionRow mla_row(index keys, const MlaDims& x, const std::function<double(index)>& q,
-                            const std::function<double(index, index)>& c,
-                            const std::function<double(index, index)>& k_pe,
-                            const std::function<double(index, index)>& uk,
-                            const std::function<double(index, index)>& uv, const std::function<bool(index)>& allowed,
-                            double scale_factor = 1) {
-  const auto up = [&](const std::function<double(index, index)>& w, index d, index j) {
+/// The keys [nope | rope] and values of one head over one sequence.
+struct MlaHead {
+  std::vector<double> k, v;
+};
+
+/// c(j, l) and k_pe(j, d) are the cache; uk(d, l) and uv(d, l) are this head's weights.
+template <class C, class KPe, class Uk, class Uv>
+MlaHead mla_head(index keys, const MlaDims& x, const C& c, const KPe& k_pe, const Uk& uk, const Uv& uv) {
+  const auto matrix = [&](index rows, const auto& w) {
+    std::vector<double> numbers;
+    for (index d = 0; d < rows; ++d)
+      for (index l = 0; l < x.latent; ++l) numbers.push_back(w(d, l));
+    return numbers;
+  };
+  const std::vector<double> weights_k = matrix(x.nope, uk), weights_v = matrix(x.value, uv), rows = matrix(keys, c);
+  const index latent = x.latent;
+  const auto up = [latent](const double* weights, const double* row, index d) {
+    const double* const w = weights + d * latent;
     double sum = 0;
-    for (index l = 0; l < x.latent; ++l) sum += w(d, l) * c(j, l);
+    for (index l = 0; l < latent; ++l) sum += w[l] * row[l];
     return sum;
   };
-  std::vector<double> k(static_cast<std::size_t>(keys * (x.nope + x.rope)));
-  std::vector<double> v(static_cast<std::size_t>(keys * x.value));
-  std::size_t at_k = 0, at_v = 0;
+  MlaHead head;
   for (index j = 0; j < keys; ++j) {
-    for (index d = 0; d < x.nope; ++d) k[at_k++] = up(uk, d, j);
-    for (index d = 0; d < x.rope; ++d) k[at_k++] = k_pe(j, d);
-    for (index d = 0; d < x.value; ++d) v[at_v++] = up(uv, d, j);
+    const double* const row = rows.data() + j * latent;
+    for (index d = 0; d < x.nope; ++d) head.k.push_back(up(weights_k.data(), row, d));
+    for (index d = 0; d < x.rope; ++d) head.k.push_back(k_pe(j, d));
+    for (index d = 0; d < x.value; ++d) head.v.push_back(up(weights_v.data(), row, d));
   }
+  return head;
+}
+
+/// One query: q(d) is [nope | rope]. scale_factor multiplies 1 / sqrt(nope + rope).
+template <class Q, class Allowed>
+AttentionRow mla_row(index keys, const MlaDims& x, const MlaHead& head, const Q& q, const Allowed& allowed,
+                     double scale_factor = 1) {
+  const index dim = x.nope + x.rope;
+  const double* const k = head.k.data();
+  const double* const v = head.v.data();
   return attention_row(
-      keys, x.nope + x.rope, x.value, q,
-      [&](index j, index d) { return k[static_cast<std::size_t>(j * (x.nope + x.rope) + d)]; },
-      [&](index j, index d) { return v[static_cast<std::size_t>(j * x.value + d)]; }, allowed,
-      scale_factor / std::sqrt(static_cast<double>(x.nope + x.rope)));
+      keys, dim, x.value, q, [k, dim](index j, index d) { return k[j * dim + d]; },
+      [v, value = x.value](index j, index d) { return v[j * value + d]; }, allowed,
+      scale_factor / std::sqrt(static_cast<double>(dim)));
 }
 
 }  // namespace oracle

@@ -9,16 +9,16 @@
 
 namespace decant::quant {
 
-/// Every member may be left empty. All finite.
+/// Every member may be left empty. All finite, vectors and rows contiguous.
 struct Calibration {
   /// [cols] mean_t x_tk^2, >= 0; only ratios matter. The weight of column k in weighted errors.
-  View<const float, 1> importance;
+  View<const float, 1> importance{};
   /// [cols] mean_t |x_tk|, what AWQ scales by.
-  View<const float, 1> magnitude;
+  View<const float, 1> magnitude{};
   /// [cols, cols] (2/T) sum_t x_t x_t^T, symmetric, row-major: the Hessian of the layer's squared error, GPTQ's H.
-  View<const double, 2> hessian;
+  View<const double, 2> hessian{};
   /// [tokens, cols] some of the inputs themselves, for searches that look at outputs (AWQ).
-  View<const float, 2> inputs;
+  View<const float, 2> inputs{};
 };
 
 /// Which members a quantizer cannot do without; matrices of other than `cols` columns raise ArgumentError.
@@ -29,7 +29,7 @@ struct Needs {
   bool inputs = false;
 };
 
-/// Raises ArgumentError when a member that is there has another shape, or one that is needed is not there.
+/// Raises ArgumentError when a member that is there has another shape or a stride, or one that is needed is not there.
 inline void require_calibration(const Calibration& c, const Needs& needs, index_t cols, const char* where) {
   const auto check = [&](bool there, bool needed, const char* argument, const char* what) {
     if (!there) require(!needed, where, argument, what, "nothing");
@@ -45,6 +45,12 @@ inline void require_calibration(const Calibration& c, const Needs& needs, index_
     require_equal(c.hessian.extent(1), cols, where, "calibration.hessian");
   }
   if (!c.inputs.empty()) require_equal(c.inputs.extent(1), cols, where, "calibration.inputs");
+  require_contiguous(c.importance, where, "calibration.importance");
+  require_contiguous(c.magnitude, where, "calibration.magnitude");
+  require(c.hessian.contiguous(), where, "calibration.hessian", "contiguous rows, one after another",
+          c.hessian.stride(0));
+  require(c.inputs.empty() || cols == 1 || c.inputs.stride(1) == 1, where, "calibration.inputs", "contiguous rows",
+          c.inputs.stride(1));
 }
 
 }  // namespace decant::quant

@@ -1,13 +1,14 @@
-// decant: Int<Bits>, integer codes of 2 to 8 bits in groups along a row, each with a scale in fp16 and, where the grid is
-// not symmetric, a zero point or a minimum. The grids are those of GPTQ (zero point), of ggml's _1 types (minimum) and
-// the two symmetric ones in use; the search over ranges is GPTQ's (Frantar et al., arXiv 2210.17323, official code).
-// A group's codes are always those of the rounded scale.
+// decant: Int<Bits>, integer codes of 2 to 8 bits in groups along a row, each with a scale in fp16 and, where the grid
+// is not symmetric, a zero point or a minimum. The grids are those of GPTQ (zero point), of ggml's _1 types (minimum)
+// and the three symmetric ones in use; the search over ranges is GPTQ's (Frantar et al., arXiv 2210.17323, official
+// code). A group's codes are always those of the rounded scale.
 #ifndef DECANT_QUANT_INT_GROUP_HPP
 #define DECANT_QUANT_INT_GROUP_HPP
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "../core/bytes.hpp"
 #include "../core/dtype.hpp"
@@ -23,10 +24,11 @@ enum class IntGrid : std::uint8_t {
   minimum,     ///< m + s q: from the smallest weight to the largest
   symmetric,   ///< s q, |q| < 2^(b-1): an odd number of levels
   signed_max,  ///< s q, -2^(b-1) <= q < 2^(b-1), the weight of largest magnitude at -2^(b-1); s may be negative
+  centred,     ///< s q, -2^(b-1) <= q < 2^(b-1), the largest magnitude at s (2^b - 1) / 2: GPTQ's symmetric one
 };
 
 constexpr const char* name(IntGrid g) {
-  constexpr const char* names[] = {"zero_point", "minimum", "symmetric", "signed_max"};
+  constexpr const char* names[] = {"zero_point", "minimum", "symmetric", "signed_max", "centred"};
   return names[static_cast<int>(g)];
 }
 
@@ -40,7 +42,7 @@ struct Int {
   index_t group = 128;  ///< weights per scale; 0: the whole row
   IntGrid grid = IntGrid::zero_point;
   /// How fit() chooses the range, no part of what is stored: the plain one, or of 80 shrunk ones the one with the least
-  /// sum of |error|^2.4 (zero_point, minimum and symmetric).
+  /// sum of |error|^2.4 (not for signed_max).
   bool search = false;
 
   bool operator==(const Int&) const = default;
@@ -48,7 +50,7 @@ struct Int {
   struct Layer {};
   struct Group {
     float scale;
-    float origin;  ///< the code of 0 (zero_point, symmetric, signed_max), or the value of code 0 (minimum)
+    float origin;  ///< the code of 0 or, of minimum, the value of code 0
   };
 
   const Int& format() const { return *this; }
@@ -58,7 +60,7 @@ struct Int {
   DECANT_HD index_t scales_at(index_t cols) const { return (detail::code_bytes(Bits, cols) + 1) / 2 * 2; }
   DECANT_HD index_t row_bytes(index_t cols) const {
     const index_t each = grid == IntGrid::zero_point ? 3 : grid == IntGrid::minimum ? 4 : 2;
-    return (scales_at(cols) + each * groups(cols) + 15) / 16 * 16;
+    return (scales_at(cols) + each * groups(cols) + 3) / 4 * 4;
   }
 
   Layer layer(const View<const float, 2>&) const { return {}; }
@@ -80,11 +82,11 @@ struct Int {
     }
     Group best = of_range(low, high);
     if (!search) return best;
-    double least = error(best, w, n);
+    double least = error(best, w, n, std::numeric_limits<double>::infinity());
     for (int step = 1; step < 80; ++step) {
       const float share = 1.0f - static_cast<float>(step) / 100.0f;
       const Group candidate = of_range(low * share, high * share);
-      const double e = error(candidate, w, n);
+      const double e = error(candidate, w, n, least);
       if (e < least) {
         least = e;
         best = candidate;
@@ -99,7 +101,7 @@ struct Int {
                                              : detail::round_even(w / g.scale) + g.origin;
     const float least = grid == IntGrid::symmetric ? 1.0f : 0.0f;
     constexpr float most = static_cast<float>(levels - 1);
-    return static_cast<std::uint8_t>(q < least ? least : q > most ? most : q);
+    return static_cast<std::uint8_t>(!(q > least) ? least : q < most ? q : most);
   }
   DECANT_HD float value(const Layer&, const Group& g, index_t, std::uint8_t code) const {
     const float q = static_cast<float>(code);
@@ -134,20 +136,33 @@ struct Int {
 
   DECANT_HD static float load_half(const std::byte* p) { return fp16::from_bits(load_le<std::uint16_t>(p)); }
 
-  /// As fp16 stores it: never 0 or infinite where the scale is neither.
+  /// As fp16 stores it. Where fp16 has no normal numbers steps are coarse, and a scale that is rounded down would clip
+  /// the range; so it is rounded up there, which keeps it from 0 too.
   static float stored(float scale) {
-    const float rounded = fp16(scale);
-    if (rounded == 0 && scale != 0) return std::copysign(0x1p-24f, scale);
-    return std::isinf(rounded) && !std::isinf(scale) ? std::copysign(65504.0f, scale) : rounded;
+    if (scale == 0) return 0;  // never -0
+    const float magnitude = std::abs(scale);
+    const float rounded = magnitude < 0x1p-14f   ? std::ceil(magnitude * 0x1p24f) * 0x1p-24f
+                          : magnitude > 65504.0f ? 65504.0f
+                                                 : static_cast<float>(fp16(magnitude));
+    return std::copysign(rounded, scale);
+  }
+
+  /// The largest fp16 that is not above x: a minimum above the smallest weight would clip it.
+  static float stored_below(float x) {
+    if (x < -65504.0f) return -65504.0f;
+    fp16 h(x < 65504.0f ? x : 65504.0f);
+    if (h > x) h.bits = static_cast<std::uint16_t>(h.bits + (h.bits >> 15 != 0 ? 1 : -1));
+    return h;
   }
 
   Group of_range(float low, float high) const {
-    if (grid == IntGrid::symmetric) {
+    if (grid == IntGrid::symmetric || grid == IntGrid::centred) {
       const float top = -low > high ? -low : high;
-      return {stored(top / static_cast<float>(half - 1)), static_cast<float>(half)};
+      const float steps = grid == IntGrid::symmetric ? half - 1 : (levels - 1) * 0.5f;
+      return {stored(top / steps), static_cast<float>(half)};
     }
     if (grid == IntGrid::minimum) {
-      const float origin = fp16(low);
+      const float origin = stored_below(low);
       return {stored((high - origin) / static_cast<float>(levels - 1)), origin};
     }
     low = low < 0 ? low : 0;
@@ -161,10 +176,11 @@ struct Int {
     return {scale, origin < static_cast<float>(levels) ? origin : static_cast<float>(levels - 1)};
   }
 
-  double error(const Group& g, const float* w, index_t n) const {
+  /// The sum, or some value of at least `enough`.
+  double error(const Group& g, const float* w, index_t n, double enough) const {
     double sum = 0;
-    for (index_t i = 0; i < n; ++i)
-      sum += std::pow(std::abs(static_cast<double>(value({}, g, i, nearest({}, g, i, w[i])) - w[i])), 2.4);
+    for (index_t i = 0; i < n && sum < enough; ++i)
+      sum += std::pow(std::abs(static_cast<double>(value({}, g, i, nearest({}, g, i, w[i]))) - w[i]), 2.4);
     return sum;
   }
 };
@@ -173,7 +189,7 @@ template <int Bits>
 void validate(const Int<Bits>& f, index_t cols) {
   require(cols >= 1, "quant::Int", "cols", "at least 1", cols);
   require(f.group >= 0, "quant::Int", "group", "at least 0", f.group);
-  require(f.grid <= IntGrid::signed_max, "quant::Int", "grid", "a grid", static_cast<int>(f.grid));
+  require(f.grid <= IntGrid::centred, "quant::Int", "grid", "a grid", static_cast<int>(f.grid));
 }
 
 }  // namespace decant::quant

@@ -1,10 +1,10 @@
 // decant: quant::Packed<F>, a weight matrix in the packed format F: the format, a shape, and bytes that the caller owns
 // (a mapped file, a device buffer). The bytes are what the whole matrix shares (a tensor scale, tables), padded to 64
-// bytes, then one record per row, so that rows can be sliced and a row is one stream of memory. ggml's rows are the same
-// with nothing shared.
+// bytes, then one record per row, so that rows can be sliced and a row is one stream of memory. ggml's rows are the
+// same with nothing shared.
 //
-// A format F is a small value that says how bits lie and what they mean. Codes are at most 8 bits wide; the weights of a
-// row that share a scale (or a block) are a group, whose last one may be short. F has:
+// A format F is a small value that says how bits lie and what they mean. Codes are at most 8 bits wide; the weights of
+// a row that share a scale (or a block) are a group, whose last one may be short. F has:
 //   F::Layer, F::Group            what a matrix shares and what a group shares, as numbers; trivially copyable
 //   group_size(cols)              weights per group
 //   layer_bytes(), row_bytes(cols)
@@ -16,12 +16,14 @@
 //   load_group(layer, row, cols, j), store_group(layer, group, row, cols, j)   the j-th group in a row's bytes
 //   load_code(row, cols, k), store_code(code, row, cols, k)                    the code of column k
 // and validate(format, cols). nearest() of a stored group may differ from that of the fitted one where a published
-// encoder divides by an unrounded scale; value() never does.
+// encoder divides by an unrounded scale; value() never does. A group of zeros decodes to +0 (in ggml's formats, to the
+// zeros that ggml has).
 #ifndef DECANT_QUANT_PACKED_HPP
 #define DECANT_QUANT_PACKED_HPP
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
@@ -30,10 +32,14 @@
 
 namespace decant::quant {
 
-/// Bytes of a matrix in this format.
+/// Bytes of a matrix in this format, which may have a word of its own (Scaled).
 template <class F>
 index_t packed_bytes(const F& format, index_t rows, index_t cols) {
-  return (format.layer_bytes() + 63) / 64 * 64 + rows * format.row_bytes(cols);
+  if constexpr (requires { format.packed_bytes(rows, cols); }) {
+    return format.packed_bytes(rows, cols);
+  } else {
+    return (format.layer_bytes() + 63) / 64 * 64 + rows * format.row_bytes(cols);
+  }
 }
 
 /// Byte is const std::byte, or std::byte for one that is being written.
@@ -47,25 +53,28 @@ class Packed {
   /// Over `data`, which has packed_bytes(format, rows, cols) bytes, at any address (64-byte alignment is fastest).
   /// Raises ArgumentError when the format cannot have this shape or the size differs.
   Packed(const F& format, index_t rows, index_t cols, View<Byte, 1> data)
-      : format_(format), rows_(rows), cols_(cols), row_bytes_(format.row_bytes(cols)), data_(data.data()) {
+      : format_(format), rows_(rows), cols_(cols), data_(data.data()) {
     constexpr const char* where = "quant::Packed";
-    require(rows >= 0, where, "rows", "at least 0", rows);
+    constexpr index_t most = index_t{1} << 30;  // no product of sizes overflows
+    require(rows >= 0 && rows <= most, where, "rows", "between 0 and 2^30", rows);
+    require(cols <= most, where, "cols", "at most 2^30", cols);
     validate(format, cols);
+    row_bytes_ = format.row_bytes(cols);  // of a shape that the format can have
     require(data.size() == bytes(), where, "data",
             [&] { return std::to_string(packed_bytes(format, rows, cols)) + " bytes"; }, data.size());
     require_contiguous(data, where, "data");
   }
 
   /// One that is being written is also one to read.
-  operator Packed<F>() const
-    requires(!std::is_const_v<Byte>)
-  {
+  template <class Read>
+    requires(!std::is_const_v<Byte> && std::is_same_v<Read, const Byte>)
+  operator Packed<F, Read>() const {
     return {format_, rows_, cols_, View<const std::byte, 1>(data_, bytes())};
   }
 
-  const F& format() const { return format_; }
-  index_t rows() const { return rows_; }
-  index_t cols() const { return cols_; }
+  DECANT_HD const F& format() const { return format_; }
+  DECANT_HD index_t rows() const { return rows_; }
+  DECANT_HD index_t cols() const { return cols_; }
   index_t bytes() const { return packed_bytes(format_, rows_, cols_); }
   double bits_per_weight() const {
     return 8.0 * static_cast<double>(bytes()) / (static_cast<double>(rows_) * static_cast<double>(cols_));
@@ -76,8 +85,8 @@ class Packed {
     return (cols_ + size - 1) / size;
   }
   /// Bytes from one row's record to the next.
-  index_t row_bytes() const { return row_bytes_; }
-  Byte* data() const { return data_; }
+  DECANT_HD index_t row_bytes() const { return row_bytes_; }
+  DECANT_HD Byte* data() const { return data_; }
   Byte* row(index_t r) const { return data_ + (format_.layer_bytes() + 63) / 64 * 64 + r * row_bytes_; }
   typename F::Layer layer() const { return format_.load_layer(data_); }
 
@@ -88,6 +97,18 @@ class Packed {
   index_t row_bytes_ = 0;
   Byte* data_ = nullptr;
 };
+
+namespace detail {
+
+/// How every quantizer begins to write: the shared part, and zeros elsewhere, so that bytes which hold nothing
+/// (padding, the codes behind a row's last) are the same each time.
+template <class F>
+void begin_packed(const Packed<F, std::byte>& out, const typename F::Layer& layer) {
+  if (out.bytes() > 0) std::memset(out.data(), 0, static_cast<std::size_t>(out.bytes()));
+  out.format().store_layer(layer, out.data());
+}
+
+}  // namespace detail
 
 /// Row r as floats: the definition that every kernel is held to. out [cols]. O(cols).
 template <class F>

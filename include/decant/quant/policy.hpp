@@ -1,6 +1,6 @@
-// decant: the concepts of weight quantization. A format says how bits lie (Int<4>, Nf4, ggml's blocks); an algorithm says
-// how weights get there (Rtn, Gptq, Awq ...); algorithms nest, and the innermost part is a format or something that
-// fits one to the matrix (Aaac). What an engine multiplies with is a Packed matrix, or one stored plainly.
+// decant: the concepts of weight quantization. A format says how bits lie (Int<4>, Nf4, ggml's blocks); an algorithm
+// says how weights get there (Rtn, Gptq, Awq ...); algorithms nest, and the innermost part is a format or something
+// that fits one to the matrix (Aaac). What an engine multiplies with is a Packed matrix, or one stored plainly.
 #ifndef DECANT_QUANT_POLICY_HPP
 #define DECANT_QUANT_POLICY_HPP
 

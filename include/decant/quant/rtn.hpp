@@ -4,6 +4,7 @@
 #define DECANT_QUANT_RTN_HPP
 
 #include <cmath>
+#include <string>
 
 #include "../core/cpu.hpp"
 #include "policy.hpp"
@@ -57,8 +58,9 @@ void quantize(Cpu& cpu, const Rtn<G>& q, View<const float, 2> w, const Calibrati
   detail::require_weights(w, out);
   require_calibration(c, {}, out.cols(), "quant::quantize");
   const F& format = out.format();
+  require(format == q.format(), "quant::quantize", "out", "the format that q writes", "another one");
   const typename F::Layer layer = fit_layer(cpu, q.grid, w, c);
-  format.store_layer(layer, out.data());
+  detail::begin_packed(out, layer);
   const index_t cols = out.cols();
   const index_t size = format.group_size(cols);
   cpu.parallel_ranges(out.rows(), 1, [&](index_t first, index_t last, index_t) {

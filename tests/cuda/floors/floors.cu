@@ -20,6 +20,9 @@
 #include "decant/kv/paged_kv.hpp"
 #include "decant/kv/window_attention.cuh"
 #include "decant/kv/write.cuh"
+#include "decant/quant/ear.cuh"
+#include "decant/quant/matmul.cuh"
+#include "decant/quant/rtn.hpp"
 #include "device_memory.cuh"
 
 namespace {
@@ -44,6 +47,30 @@ std::vector<bf16> coded_elements() {
     x[static_cast<std::size_t>(i)] = bf16::from_bits(static_cast<std::uint16_t>(exponent << 7 | (bits >> 4 & 0x807fu)));
   }
   return x;
+}
+
+/// A packed matrix of 256 rows and 4096 columns.
+using Packed = decant::quant::Packed<decant::quant::Codebook2x16<decant::fp16>>;
+constexpr index_t packed_rows = 256, packed_cols = 4096, packed_row_bytes = packed_cols / 2 + packed_cols / 128 * 2;
+constexpr index_t packed_bytes = 64 + packed_rows * packed_row_bytes;
+
+std::vector<std::byte> packed_matrix() {
+  std::vector<float> w(packed_rows * packed_cols);
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i * 2654435761u % 1024) - 512;
+  std::vector<std::byte> bytes(packed_bytes);
+  decant::Cpu cpu;
+  quantize(cpu, decant::quant::Rtn<Packed::Format>{}, View<const float, 2>(w.data(), packed_rows, packed_cols), {},
+           decant::quant::Packed<Packed::Format, std::byte>({}, packed_rows, packed_cols, View<std::byte, 1>(bytes)));
+  return bytes;
+}
+
+/// y = x w^T.
+void multiply(decant::Cuda& cuda, index_t tokens) {
+  const DeviceBuffer<std::byte> w(packed_matrix());
+  const DeviceBuffer<float> x(std::vector<float>(tokens * packed_cols, 0.5f)), y(tokens * packed_rows);
+  matmul(cuda, Packed({}, packed_rows, packed_cols, View<const std::byte, 1>(w.data(), packed_bytes)),
+         View<const float, 2>(x.data(), tokens, packed_cols), y.view(tokens, packed_rows));
+  cuda.check();
 }
 
 struct Problem {
@@ -212,6 +239,22 @@ const Case cases[] = {
        kv::append(p.cuda, p.dense(), 0, View<const float, 3>(rows.data(), 1024, heads, dim),
                   View<const float, 3>(rows.data(), 1024, heads, dim));
      }},
+    // The second time from the cache.
+    {"ear, bf16 (logits twice)", 2 * 2 * 8 * 32768 * 2 + 8 * 24,
+     [](Problem& p) {
+       const DeviceBuffer<bf16> reference(std::vector<bf16>(8 * 32768, bf16(0.5f))),
+           other(std::vector<bf16>(8 * 32768, bf16(0.25f)));
+       const DeviceBuffer<decant::quant::EarPosition> each(8);
+       decant::quant::ear(p.cuda, reference.view(8, 32768), other.view(8, 32768), nullptr, {}, {}, each.view(8));
+       p.cuda.check();
+     }},
+    // From the caches: x once per two rows.
+    {"matvec, Codebook2x16", packed_bytes + packed_rows * 4 + packed_rows / 2 * packed_cols * 4,
+     [](Problem& p) { multiply(p.cuda, 1); }},
+    // x in, in bf16 out, and that from the caches once per 16 rows.
+    {"matmul, Codebook2x16, 16 tokens",
+     packed_bytes + 16 * packed_rows * 4 + 16 * packed_cols * (4 + 2) + packed_rows / 16 * 16 * packed_cols * 2,
+     [](Problem& p) { multiply(p.cuda, 16); }},
     {"encode, SplitZip bf16", coded * 2 + payload_bytes,
      [](Problem& p) {
        const decant::codec::SplitZip<bf16> codec;

@@ -6,6 +6,7 @@
 
 #include "catch_compat.hpp"
 #include "decant/attention/detail/dense_kernels.hpp"
+#include "sanitizers.hpp"
 
 using namespace decant;
 using namespace decant::attention::detail;
@@ -37,6 +38,7 @@ index_t wrong(Isa isa, index_t dim) {
       const float expected = static_cast<float>(row[d]);
       count += !same(o[d], expected) || !same(widened[d], expected);
     }
+    if (under_asan && pattern % 16 != 7) continue;  // what is read is the same for all
     // One pattern at a place, zeros elsewhere: the product with 1 is its value (the sign of a zero is lost).
     for (std::size_t d = 0; d < row.size(); ++d) {
       for (auto& x : row) x = T::from_bits(0);

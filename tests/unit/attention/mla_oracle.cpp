@@ -23,7 +23,9 @@ void agrees(const MlaProblem<T, W>& p) {
   }
 }
 
-TEST_CASE("Mla: DeepSeek's shape, 128 heads") {
+TEST_CASE("Mla: DeepSeek's head dims") { agrees(MlaProblem<bf16, bf16>(8, {128, 64, 512, 128}, {7})); }
+
+TEST_CASE("Mla: DeepSeek's shape, 128 heads", "[large]") {
   agrees(MlaProblem<bf16, bf16>(128, {128, 64, 512, 128}, {7}));
 }
 

@@ -158,29 +158,31 @@ Exact exact_mla(const MlaProblem<T, W>& p, double scale_factor = 1, const M& mas
   const auto number = [](const auto& x, index_t i) { return static_cast<double>(static_cast<float>(x[at(i)])); };
   const oracle::MlaDims& x = p.dims;
   Exact e;
+  e.o.resize(at(p.total() * p.heads * x.value));
+  e.lse.resize(at(p.total() * p.heads));
   for (index_t s = 0; s < p.sequences(); ++s)
-    for (index_t i = 0; i < p.queries[at(s)]; ++i)
-      for (index_t h = 0; h < p.heads; ++h) {
-        const index_t n = p.lengths[at(s)], m = p.queries[at(s)];
+    for (index_t h = 0; h < p.heads; ++h) {
+      const index_t n = p.lengths[at(s)], m = p.queries[at(s)], token = p.token(s, 0);
+      const index_t first = h * (x.nope + x.value);  // of this head's weights
+      const oracle::MlaHead head = oracle::mla_head(
+          n, x, [&](index_t j, index_t l) { return number(p.c, (token + j) * x.latent + l); },
+          [&](index_t j, index_t d) { return number(p.k_pe, (token + j) * x.rope + d); },
+          [&](index_t d, index_t l) { return number(p.kv_b, (first + d) * x.latent + l); },
+          [&](index_t d, index_t l) { return number(p.kv_b, (first + x.nope + d) * x.latent + l); });
+      for (index_t i = 0; i < m; ++i) {
         const index_t row = (p.indptr[at(s)] + i) * p.heads + h;
-        const index_t first = h * (x.nope + x.value);  // of this head's weights
+        const decant::attention::KeyRange range = mask.range(s, i, m, n);
         const oracle::AttentionRow r = oracle::mla_row(
-            n, x,
-            [&](long d) {
+            n, x, head,
+            [&](index_t d) {
               return d < x.nope ? number(p.q_nope, row * x.nope + d) : number(p.q_pe, row * x.rope + d - x.nope);
             },
-            [&](long j, long l) { return number(p.c, p.token(s, j) * x.latent + l); },
-            [&](long j, long d) { return number(p.k_pe, p.token(s, j) * x.rope + d); },
-            [&](long d, long l) { return number(p.kv_b, (first + d) * x.latent + l); },
-            [&](long d, long l) { return number(p.kv_b, (first + x.nope + d) * x.latent + l); },
-            [&](long j) {
-              const decant::attention::KeyRange range = mask.range(s, i, m, n);
-              return j >= range.first && j < range.last && mask.allowed(s, i, j, m, n);
-            },
+            [&](index_t j) { return j >= range.first && j < range.last && mask.allowed(s, i, j, m, n); },
             scale_factor);
-        e.o.insert(e.o.end(), r.o.begin(), r.o.end());
-        e.lse.push_back(r.lse);
+        std::copy(r.o.begin(), r.o.end(), e.o.begin() + row * x.value);
+        e.lse[at(row)] = r.lse;
       }
+    }
   return e;
 }
 

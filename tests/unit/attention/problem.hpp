@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -218,32 +217,45 @@ struct Exact {
   std::vector<double> o, lse;
 };
 
+template <class T>
+std::vector<double> doubles(const T* x, index_t count) {
+  std::vector<double> numbers;
+  for (index_t i = 0; i < count; ++i) numbers.push_back(static_cast<double>(static_cast<float>(x[i])));
+  return numbers;
+}
+
 /// The oracle over the whole batch.
 template <class T, class M = decant::attention::Causal>
 Exact exact(const Problem<T>& p, const decant::attention::Dense& a = {}, const M& mask = {},
             const std::vector<float>& sinks = {}) {
   Exact e;
+  e.o.resize(at(p.total() * p.query_heads() * p.value_dim));
+  e.lse.resize(at(p.total() * p.query_heads()));
   const double scale = a.scale > 0 ? static_cast<double>(a.scale) : 1 / std::sqrt(static_cast<double>(p.key_dim));
   for (index_t s = 0; s < p.sequences(); ++s)
-    for (index_t i = 0; i < p.queries[at(s)]; ++i)
-      for (index_t head = 0; head < p.query_heads(); ++head) {
-        const index_t h = head / p.group;
-        const index_t n = p.lengths[at(s)];
-        const index_t m = p.queries[at(s)];
-        const float* q = p.q.data() + ((p.indptr[at(s)] + i) * p.query_heads() + head) * p.key_dim;
-        const oracle::AttentionRow row = oracle::attention_row(
-            n, p.key_dim, p.value_dim, [&](long d) { return static_cast<double>(q[d]); },
-            [&](long t, long d) { return static_cast<double>(static_cast<float>(p.key(s, h, t)[d])); },
-            [&](long t, long d) { return static_cast<double>(static_cast<float>(p.value(s, h, t)[d])); },
-            [&](long t) {
-              const decant::attention::KeyRange range = mask.range(s, i, m, n);
-              return t >= range.first && t < range.last && mask.allowed(s, i, t, m, n);
-            },
-            scale, static_cast<double>(a.soft_cap),
-            sinks.empty() ? -std::numeric_limits<double>::infinity() : static_cast<double>(sinks[at(head)]));
-        e.o.insert(e.o.end(), row.o.begin(), row.o.end());
-        e.lse.push_back(row.lse);
+    for (index_t h = 0; h < p.heads; ++h) {
+      const index_t n = p.lengths[at(s)], m = p.queries[at(s)];
+      const std::vector<double> numbers_k = doubles(p.key(s, h, 0), n * p.key_dim);
+      const std::vector<double> numbers_v = doubles(p.value(s, h, 0), n * p.value_dim);
+      const double* const keys = numbers_k.data();
+      const double* const values = numbers_v.data();
+      for (index_t i = 0; i < m; ++i) {
+        const decant::attention::KeyRange range = mask.range(s, i, m, n);
+        for (index_t head = h * p.group; head < (h + 1) * p.group; ++head) {
+          const index_t at_row = (p.indptr[at(s)] + i) * p.query_heads() + head;
+          const float* q = p.q.data() + at_row * p.key_dim;
+          const oracle::AttentionRow row = oracle::attention_row(
+              n, p.key_dim, p.value_dim, [q](index_t d) { return static_cast<double>(q[d]); },
+              [keys, dim = p.key_dim](index_t t, index_t d) { return keys[t * dim + d]; },
+              [values, dim = p.value_dim](index_t t, index_t d) { return values[t * dim + d]; },
+              [&](index_t t) { return t >= range.first && t < range.last && mask.allowed(s, i, t, m, n); }, scale,
+              static_cast<double>(a.soft_cap),
+              sinks.empty() ? -std::numeric_limits<double>::infinity() : static_cast<double>(sinks[at(head)]));
+          std::copy(row.o.begin(), row.o.end(), e.o.begin() + at_row * p.value_dim);
+          e.lse[at(at_row)] = row.lse;
+        }
       }
+    }
   return e;
 }
 

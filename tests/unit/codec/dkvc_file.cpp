@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "dkvc_data.hpp"
+#include "sanitizers.hpp"
 #include "temporary_folder.hpp"
 
 namespace dkvc_test {
@@ -87,7 +88,7 @@ TEST_CASE("dkvc file: under its name there is never half of one", "[codec][dkvc]
   const Writer writers[2] = {writer_of(2, 300000, 1), writer_of(2, 300000, 2)};
   const Bytes files[2] = {writers[0].write(), writers[1].write()};
   std::uint64_t random = 5;
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < (under_asan ? 8 : 30); ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
       try {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "catch_compat.hpp"
+#include "sanitizers.hpp"
 #include "unit/codec/splitzip_data.hpp"
 
 namespace {
@@ -68,13 +69,15 @@ void truncations_and_flips() {
   CHECK_FALSE(error_or_canonical(cpu, s.codec, s.payload, s.n + 1));
 
   int accepted = 0;
-  for (std::size_t bit = 0; bit < 8 * s.payload.size(); ++bit) {
+  constexpr int step = under_asan ? 9 : 1;
+  for (std::size_t bit = 0; bit < 8 * s.payload.size(); bit += step) {
     Bytes flipped = s.payload;
     flipped[bit / 8] = static_cast<std::uint8_t>(flipped[bit / 8] ^ 1u << bit % 8);
     accepted += error_or_canonical(cpu, s.codec, flipped, s.n) ? 1 : 0;
   }
   // Every bit of a sign or mantissa makes another tensor, and so do many of the codes; no other bit does so by itself.
   constexpr int rest_bits = 1 + decant::codec::FloatBits<T>::mantissa;
+  if (step > 1) return;
   CHECK(accepted >= s.n * rest_bits);
   CHECK(accepted <= s.n * (rest_bits + s.codec.book.code_bits + 2));
 }
@@ -228,7 +231,7 @@ void mutations(std::uint64_t seed, long count) {
 
 TEST_CASE("SplitZip: mutated payloads are errors or other tensors") {
   const char* const wanted = std::getenv("DECANT_FUZZ_MUTATIONS");
-  const long count = wanted ? std::atol(wanted) : 20000;
+  const long count = wanted ? std::atol(wanted) : under_asan ? 4000 : 20000;
   mutations<bf16>(21, count);
   mutations<fp8_e5m2>(22, count);
   mutations<fp8_e4m3>(23, count);

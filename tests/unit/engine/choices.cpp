@@ -119,7 +119,7 @@ TEST_CASE("policies: unknown names are answered with the known ones", "[policies
   CHECK_THAT(refused("visibility=speed:2"), catch_compat::contains("between 0 and 1"));
   CHECK_THAT(refused("visibility=speed:0.75:maybe"), catch_compat::contains("transient or keep"));
   CHECK_THAT(refused("capkv:0.25"),
-             catch_compat::contains("parts visibility=POLICY, evict=POLICY:BUDGET and attention=POLICY"));
+             catch_compat::contains("parts visibility=POLICY, evict=POLICY:BUDGET, attention=POLICY and weights=NAME"));
   CHECK_THAT(refused("cache=paged"), catch_compat::contains("got \"cache=paged\""));
   CHECK_THAT(refused("evict=capkv"), catch_compat::contains("capkv:BUDGET"));
   CHECK_THAT(refused("evict=full:0.5"), catch_compat::contains("full, which has no budget"));

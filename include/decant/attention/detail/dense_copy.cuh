@@ -13,7 +13,7 @@
 #include "../../core/detail/device.cuh"
 #include "../../kv/cache_view.hpp"
 #include "dense_plan.cuh"
-#include "mma.cuh"
+#include "../../core/detail/mma.cuh"
 
 namespace decant::attention::detail {
 
@@ -126,7 +126,7 @@ __device__ inline std::uint32_t halves_of(fp8_e4m3, std::uint32_t pair) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(pair)));
   return halves;
 #else
-  return narrow_pair(fp16{}, ::decant::detail::widen(fp8_e4m3::from_bits(static_cast<std::uint8_t>(pair))),
+  return ::decant::detail::narrow_pair(fp16{}, ::decant::detail::widen(fp8_e4m3::from_bits(static_cast<std::uint8_t>(pair))),
                      ::decant::detail::widen(fp8_e4m3::from_bits(static_cast<std::uint8_t>(pair >> 8))));
 #endif
 }

@@ -20,7 +20,7 @@
 
 #include "dense_copy.cuh"
 #include "dense_work.cuh"
-#include "mma.cuh"
+#include "../../core/detail/mma.cuh"
 
 namespace decant::attention::detail {
 
@@ -245,10 +245,10 @@ class MmaKernel {
         float low = inside && d < a_.x.key_dim ? widen(from[d]) * up : 0.0f;
         float high = inside && d + 1 < a_.x.key_dim ? widen(from[d + 1]) * up : 0.0f;
         for (int term = 0; term < w_.q_terms; ++term) {
-          const std::uint32_t pair = narrow_pair(T{}, low, high);
+          const std::uint32_t pair = ::decant::detail::narrow_pair(T{}, low, high);
           *reinterpret_cast<std::uint32_t*>(to + term * Shape::rows * stride + d) = pair;
-          low = rest_of(low, low_of_pair(T{}, pair));
-          high = rest_of(high, high_of_pair(T{}, pair));
+          low = rest_of(low, ::decant::detail::low_of_pair(T{}, pair));
+          high = rest_of(high, ::decant::detail::high_of_pair(T{}, pair));
         }
       }
     }
@@ -283,14 +283,14 @@ class MmaKernel {
     const int tile_bytes = 16 * w_.key_stride * 2;
     for (int v = 0; v < w_.key_vectors; v += 2, k_at += 32, q_at += 32) {
       std::uint32_t k[2 * n];
-      load_matrices(k, k_at);
+      ::decant::detail::load_matrices(k, k_at);
       for (int term = 0; term < w_.q_terms; ++term) {
 #pragma unroll
         for (int i = 0; i < tiles; ++i) {
           std::uint32_t q[4];
-          load_matrices(q, q_at + (term * tiles + i) * tile_bytes);
+          ::decant::detail::load_matrices(q, q_at + (term * tiles + i) * tile_bytes);
 #pragma unroll
-          for (int j = 0; j < n; ++j) mma_16x8x16(T{}, s[i][j], q, k[2 * j], k[2 * j + 1]);
+          for (int j = 0; j < n; ++j) ::decant::detail::mma_16x8x16(T{}, s[i][j], q, k[2 * j], k[2 * j + 1]);
         }
       }
     }
@@ -345,9 +345,9 @@ class MmaKernel {
       for (int term = 0; term < p_terms_; ++term) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          pairs[e] = narrow_pair(T{}, rest[2 * e], rest[2 * e + 1]);
-          rest[2 * e] -= low_of_pair(T{}, pairs[e]);
-          rest[2 * e + 1] -= high_of_pair(T{}, pairs[e]);
+          pairs[e] = ::decant::detail::narrow_pair(T{}, rest[2 * e], rest[2 * e + 1]);
+          rest[2 * e] -= ::decant::detail::low_of_pair(T{}, pairs[e]);
+          rest[2 * e + 1] -= ::decant::detail::high_of_pair(T{}, pairs[e]);
         }
         *reinterpret_cast<uint2*>(weights_of(row, term) + first + k) = {pairs[0], pairs[1]};
       }
@@ -394,16 +394,16 @@ class MmaKernel {
         std::uint32_t p[tiles][4];
 #pragma unroll
         for (int i = 0; i < tiles; ++i)
-          load_matrices(p[i], p_at + i * 16 * score_stride<Shape> * 4 + term * block * 2 + step * 32);
+          ::decant::detail::load_matrices(p[i], p_at + i * 16 * score_stride<Shape> * 4 + term * block * 2 + step * 32);
 #pragma unroll
         for (int c = 0; c < columns; c += 2) {
           if (column_of(c / 2) >= w_.value_vectors * 8) continue;
           std::uint32_t v[4];
-          load_transposed(v, v_at + step * 16 * w_.value_stride * 2 + c / 2 * Shape::warps * 32);
+          ::decant::detail::load_transposed(v, v_at + step * 16 * w_.value_stride * 2 + c / 2 * Shape::warps * 32);
 #pragma unroll
           for (int i = 0; i < tiles; ++i) {
-            mma_16x8x16(T{}, part[i][c], p[i], v[0], v[1]);
-            mma_16x8x16(T{}, part[i][c + 1], p[i], v[2], v[3]);
+            ::decant::detail::mma_16x8x16(T{}, part[i][c], p[i], v[0], v[1]);
+            ::decant::detail::mma_16x8x16(T{}, part[i][c + 1], p[i], v[2], v[3]);
           }
         }
       }
@@ -424,7 +424,7 @@ class MmaKernel {
     const int pairs = w_.value_vectors * 4;
     bool found = false;
     for (int i = static_cast<int>(threadIdx.x); i < count * pairs; i += Shape::threads)
-      found = found || unbounded_pair(T{}, pair_at(values, i / pairs, i % pairs * 2));
+      found = found || ::decant::detail::unbounded_pair(T{}, pair_at(values, i / pairs, i % pairs * 2));
     if (!__syncthreads_or(found)) return;
 #pragma unroll
     for (int c = 0; c < columns; ++c) {
@@ -432,12 +432,12 @@ class MmaKernel {
       if (column >= w_.value_vectors * 8) continue;
       for (int j = 0; j < count; ++j) {
         const std::uint32_t pair = pair_at(values, j, column);
-        if (!unbounded_pair(T{}, pair)) continue;
+        if (!::decant::detail::unbounded_pair(T{}, pair)) continue;
 #pragma unroll
         for (int i = 0; i < tiles; ++i) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const float v = e % 2 == 0 ? low_of_pair(T{}, pair) : high_of_pair(T{}, pair);
+            const float v = e % 2 == 0 ? ::decant::detail::low_of_pair(T{}, pair) : ::decant::detail::high_of_pair(T{}, pair);
             const float p = widen(weights_of(i * 16 + lane_ / 4 + e / 2 * 8, 0)[j]);
             if (p != 0 && !isfinite(v)) sum[i][c][e] += p * v;
           }
@@ -447,8 +447,8 @@ class MmaKernel {
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < count * pairs; i += Shape::threads) {
       std::uint32_t& pair = pair_at(values, i / pairs, i % pairs * 2);
-      if (unbounded_pair(T{}, pair & 0xffffu)) pair &= 0xffff0000u;
-      if (unbounded_pair(T{}, pair & 0xffff0000u)) pair &= 0xffffu;
+      if (::decant::detail::unbounded_pair(T{}, pair & 0xffffu)) pair &= 0xffff0000u;
+      if (::decant::detail::unbounded_pair(T{}, pair & 0xffff0000u)) pair &= 0xffffu;
     }
     __syncthreads();
   }

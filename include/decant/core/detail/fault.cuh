@@ -51,6 +51,7 @@ enum class Fault : std::uint8_t {
   score_room,        // more tokens than there is room for scores; index: how many
   cascade,           // a plan of shared prefixes that was not uploaded, or names tokens that the cache does not hold
   tree,              // a parent in a draft tree that does not come before its child; index: the child
+  weights,           // weights or importance that are not finite; index: a row, or with head 1 a column of the importance
 };
 
 __device__ inline void report(FaultWord* word, Fault kind, index_t layer, index_t head, index_t index) {
@@ -99,6 +100,7 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"attention::bernoulli_scores", "out", "room for every token"},
       {"attention::attend", "plan", "an uploaded plan, of sequences and tokens that the cache holds"},
       {"attention::TreeMask", "parents", "-1 or an earlier token of the same sequence"},
+      {"quant::quantize", "w", "finite weights, and importance that is finite and at least 0"},
   };
   const auto kind = static_cast<std::size_t>(word >> 56);
   const Text text = kind < sizeof texts / sizeof texts[0] ? texts[kind] : Text{"Cuda", "fault", "a known fault"};

@@ -13,7 +13,7 @@
 
 namespace decant::quant::detail {
 
-inline constexpr index_t tile = 4;
+inline constexpr index_t dot_side = 4;
 
 /// out[t * out_stride + r] = dot(w + r * w_stride, x + t * x_stride) over `cols`, 8 partial sums.
 template <class T>
@@ -34,11 +34,11 @@ void dot_tile_portable(const T* w, index_t w_stride, index_t rows, const float* 
 
 #if DECANT_X86
 
-DECANT_TARGET_AVX512 inline __m512 load16(const float* p, __mmask16 m) { return _mm512_maskz_loadu_ps(m, p); }
-DECANT_TARGET_AVX512 inline __m512 load16(const bf16* p, __mmask16 m) {
+DECANT_TARGET_AVX512 inline __m512 dot_load16(const float* p, __mmask16 m) { return _mm512_maskz_loadu_ps(m, p); }
+DECANT_TARGET_AVX512 inline __m512 dot_load16(const bf16* p, __mmask16 m) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p)), 16));
 }
-DECANT_TARGET_AVX512 inline __m512 load16(const fp16* p, __mmask16 m) {
+DECANT_TARGET_AVX512 inline __m512 dot_load16(const fp16* p, __mmask16 m) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, p));
 }
 
@@ -52,9 +52,9 @@ DECANT_TARGET_AVX512 void dot_tile_avx512(const T* w, index_t w_stride, const fl
   for (index_t c = 0; c < cols; c += 16) {
     const __mmask16 m = cols - c >= 16 ? __mmask16(0xffff) : static_cast<__mmask16>((1u << (cols - c)) - 1u);
     __m512 token[Tokens];
-    for (int t = 0; t < Tokens; ++t) token[t] = load16(x + t * x_stride + c, m);
+    for (int t = 0; t < Tokens; ++t) token[t] = dot_load16(x + t * x_stride + c, m);
     for (int r = 0; r < Rows; ++r) {
-      const __m512 weight = load16(w + r * w_stride + c, m);
+      const __m512 weight = dot_load16(w + r * w_stride + c, m);
       for (int t = 0; t < Tokens; ++t) sum[r][t] = _mm512_fmadd_ps(weight, token[t], sum[r][t]);
     }
   }
@@ -63,12 +63,12 @@ DECANT_TARGET_AVX512 void dot_tile_avx512(const T* w, index_t w_stride, const fl
   }
 }
 
-DECANT_TARGET_AVX2 inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
-DECANT_TARGET_AVX2 inline __m256 load8(const bf16* p) {
+DECANT_TARGET_AVX2 inline __m256 dot_load8(const float* p) { return _mm256_loadu_ps(p); }
+DECANT_TARGET_AVX2 inline __m256 dot_load8(const bf16* p) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
-DECANT_TARGET_AVX2 inline __m256 load8(const fp16* p) {
+DECANT_TARGET_AVX2 inline __m256 dot_load8(const fp16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
@@ -82,7 +82,7 @@ DECANT_TARGET_AVX2 void dot_tile_avx2(const T* w, index_t w_stride, const float*
   index_t c = 0;
   for (; c + 8 <= cols; c += 8) {
     for (int r = 0; r < Rows; ++r) {
-      const __m256 weight = load8(w + r * w_stride + c);
+      const __m256 weight = dot_load8(w + r * w_stride + c);
       for (int t = 0; t < Tokens; ++t) {
         sum[r][t] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x + t * x_stride + c), sum[r][t]);
       }
@@ -111,12 +111,12 @@ void dot_tile(Isa isa, const T* w, index_t w_stride, index_t rows, const float* 
 #if DECANT_X86
   if constexpr (has_vector_load<T>) {
     if (isa == Isa::avx512) {
-      if (rows == tile && tokens == tile) {
-        return dot_tile_avx512<tile, tile>(w, w_stride, x, x_stride, cols, out, out_stride);
+      if (rows == dot_side && tokens == dot_side) {
+        return dot_tile_avx512<dot_side, dot_side>(w, w_stride, x, x_stride, cols, out, out_stride);
       }
-      if (rows == tile) {
+      if (rows == dot_side) {
         for (index_t t = 0; t < tokens; ++t) {
-          dot_tile_avx512<tile, 1>(w, w_stride, x + t * x_stride, x_stride, cols, out + t * out_stride, out_stride);
+          dot_tile_avx512<dot_side, 1>(w, w_stride, x + t * x_stride, x_stride, cols, out + t * out_stride, out_stride);
         }
         return;
       }
@@ -132,8 +132,8 @@ void dot_tile(Isa isa, const T* w, index_t w_stride, index_t rows, const float* 
       index_t r = 0;
       for (; r + 2 <= rows; r += 2) {
         index_t t = 0;
-        for (; t + tile <= tokens; t += tile) {
-          dot_tile_avx2<2, tile>(w + r * w_stride, w_stride, x + t * x_stride, x_stride, cols,
+        for (; t + dot_side <= tokens; t += dot_side) {
+          dot_tile_avx2<2, dot_side>(w + r * w_stride, w_stride, x + t * x_stride, x_stride, cols,
                                  out + t * out_stride + r, out_stride);
         }
         for (; t < tokens; ++t) {
@@ -159,10 +159,10 @@ void dot_tile(Isa isa, const T* w, index_t w_stride, index_t rows, const float* 
 template <class T>
 void dot_block(Isa isa, const T* w, index_t w_stride, index_t rows, const float* x, index_t x_stride, index_t tokens,
                index_t cols, float* out, index_t out_stride) {
-  for (index_t t = 0; t < tokens; t += tile) {
-    const index_t token_count = tokens - t < tile ? tokens - t : tile;
-    for (index_t r = 0; r < rows; r += tile) {
-      const index_t row_count = rows - r < tile ? rows - r : tile;
+  for (index_t t = 0; t < tokens; t += dot_side) {
+    const index_t token_count = tokens - t < dot_side ? tokens - t : dot_side;
+    for (index_t r = 0; r < rows; r += dot_side) {
+      const index_t row_count = rows - r < dot_side ? rows - r : dot_side;
       dot_tile(isa, w + r * w_stride, w_stride, row_count, x + t * x_stride, x_stride, token_count, cols,
                out + t * out_stride + r, out_stride);
     }

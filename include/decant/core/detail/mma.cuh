@@ -1,8 +1,8 @@
-// decant: the tensor-core instructions that attention uses, sm_80 and later: m16n8k16 products of fp16 and bf16 with
+// decant: the tensor-core instructions that decant uses, sm_80 and later: m16n8k16 products of fp16 and bf16 with
 // float sums, ldmatrix, and conversions of pairs. Layouts as in the PTX ISA, section "Matrix fragments for
 // mma.m16n8k16": lane = 4 * g + t holds rows g and g + 8 and columns 2 t and 2 t + 1.
-#ifndef DECANT_ATTENTION_DETAIL_MMA_CUH
-#define DECANT_ATTENTION_DETAIL_MMA_CUH
+#ifndef DECANT_CORE_DETAIL_MMA_CUH
+#define DECANT_CORE_DETAIL_MMA_CUH
 
 #ifndef __CUDACC__
 #error "decant: a .cuh file is for nvcc; a plain C++ compiler includes the .hpp of the same name"
@@ -10,9 +10,9 @@
 
 #include <cstdint>
 
-#include "../../core/dtype.hpp"
+#include "../dtype.hpp"
 
-namespace decant::attention::detail {
+namespace decant::detail {
 
 /// sum += a b: a 16 x 16, b 16 x 8.
 __device__ inline void mma_16x8x16(bf16, float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
@@ -90,6 +90,6 @@ __device__ inline bool unbounded_pair(fp16, std::uint32_t pair) {
   return (pair & 0x7c00u) == 0x7c00u || (pair & 0x7c000000u) == 0x7c000000u;
 }
 
-}  // namespace decant::attention::detail
+}  // namespace decant::detail
 
 #endif

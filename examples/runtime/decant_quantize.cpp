@@ -1,0 +1,148 @@
+// decant-quantize: packs a checkpoint's weights, and tells what that costs: bits per weight, and the distance from the
+// stored model on a text that calibration has not seen.
+//   decant-quantize --model examples/model --compare rtn4 --compare gptq4 --compare gptq+aaac4
+//   decant-quantize --model examples/model --weights gptq4 --out packed-model
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "options.hpp"
+#include "output.hpp"
+#include "packer.hpp"
+#include "progress.hpp"
+#include "quality.hpp"
+
+namespace {
+
+using namespace runtime;
+
+struct Options {
+  std::string model;
+  int threads = 1;
+  std::string json;
+  bool progress = false;
+  std::string calibration;
+  std::string evaluation;
+  index_t window = 1024;
+  std::string weights;
+  std::string out;
+  std::vector<std::string> compare;
+};
+
+struct Result {
+  std::string name;
+  double seconds = 0;  // of packing
+  index_t weight_bytes = 0;
+  double bits = 0;  // per weight, over the matrices inside the layers
+  Quality quality;
+};
+
+Json to_json(const Result& r) {
+  const auto& d = r.quality.distance;
+  return {{"weights", r.name},          {"bits_per_weight", r.bits}, {"weight_bytes", r.weight_bytes},
+          {"pack_seconds", r.seconds},  {"kl", d.kl},                {"ear", d.ear},
+          {"ear_stderr", d.standard_error}, {"top1_agreement", d.top1_agreement},
+          {"bits_per_byte", r.quality.bits_per_byte}};
+}
+
+void print_table(const std::vector<Result>& results) {
+  std::vector<std::vector<std::string>> table = {
+      {"weights", "bits per weight", "KL (nats)", "EAR", "std. error", "top-1 agreement", "bits per byte", "packed in s"}};
+  for (const Result& r : results) {
+    const auto& d = r.quality.distance;
+    table.push_back({r.name, fixed(r.bits, 3), fixed(d.kl, 5), fixed(d.ear, 4), fixed(d.standard_error, 4),
+                     fixed(100 * d.top1_agreement, 1) + " %", fixed(r.quality.bits_per_byte, 4), fixed(r.seconds, 1)});
+  }
+  std::cout << markdown_table(table);
+}
+
+/// The whole of a model folder with its weights packed; nothing is left behind when something fails.
+void write_model(const std::string& from, const std::string& to, const Checkpoint& checkpoint,
+                 const std::map<std::string, PackedMatrix>& packed) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::create_directories(to, error);
+  decant::require(!error && !fs::equivalent(from, to, error), "runtime", "--out", "a folder other than --model's that can be written to",
+                  to);
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json"}) {
+    if (fs::exists(from + "/" + name)) {
+      fs::copy_file(from + "/" + name, to + "/" + name, fs::copy_options::overwrite_existing, error);
+      if (error) throw decant::Error("cannot write " + to + "/" + name);
+    }
+  }
+  write_packed(to + "/model.safetensors", checkpoint, packed);
+}
+
+void run(const Options& o) {
+  decant::require(o.weights.empty() != o.compare.empty(), "runtime", "--weights and --compare", "one of them",
+                  o.weights.empty() ? "none" : "both");
+  decant::require(o.weights.empty() == o.out.empty(), "runtime", "--weights and --out", "both or none", "one");
+  if (!o.json.empty()) require_writable(o.json, "--json");
+  const std::vector<std::string> names = o.weights.empty() ? o.compare : std::vector{o.weights};
+  for (const std::string& name : names) require_weights_name(name);
+  decant::Cpu cpu(parallel_for_threads(o.threads));
+  const Model model(o.model, read_packed);
+  require_byte_vocabulary(model.config);
+  Progress progress(o.progress);
+  Packer packer(cpu, model, o.calibration, o.window, progress);
+  if (!o.out.empty()) {
+    const auto packed = packer(o.weights);
+    write_model(o.model, o.out, model.checkpoint, packed);
+    progress.clear();
+    if (!packer.note().empty()) std::cout << packer.note() << "\n";
+    const Weights after = with_packed(model.weights, packed);
+    std::cout << o.out << ": " << after.bytes << " bytes of weights, " << fixed(bits_per_weight(after), 3)
+              << " bits per packed weight\n";
+    return;
+  }
+
+  const std::string evaluation = o.evaluation.empty() ? o.model + "/evaluation.txt" : o.evaluation;
+  const std::vector<Tokens> text = windows_of(model.config, read_text_file(evaluation), o.window);
+  const Judge judge(cpu, model.config, model.weights, text);
+  std::vector<Result> results;
+  for (const std::string& name : names) {
+    Result r;
+    r.name = name;
+    const auto start = std::chrono::steady_clock::now();
+    const auto packed = packer(name);
+    r.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const Weights weights = with_packed(model.weights, packed);
+    r.weight_bytes = weights.bytes;
+    r.bits = bits_per_weight(weights);
+    progress("quality of " + r.name, results.size() + 1, names.size());
+    r.quality = judge(weights);
+    results.push_back(r);
+  }
+  progress.clear();
+  print_table(results);
+  std::cout << "\n" << judge.positions() << " positions of text that calibration has not seen, in windows of " << o.window
+            << "; KL, EAR (over the whole vocabulary) and agreement against the stored model.\n";
+  if (!packer.note().empty()) std::cout << packer.note() << "\n";
+  if (!o.json.empty()) {
+    Json all = Json::array();
+    for (const Result& r : results) all.push_back(to_json(r));
+    write_json(o.json, all);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app("Packs a checkpoint's weights, or tells what packing them costs.", "decant-quantize");
+  app.add_option("--model", o.model, "Folder with config.json and model.safetensors (or shards)")->required();
+  app.add_option("--threads", o.threads, "Threads for the arithmetic")->capture_default_str();
+  app.add_option("--json", o.json, "Also write the table to this file");
+  app.add_flag("--progress", o.progress, "Progress lines on standard error even when it is no terminal");
+  app.add_option("--calibration", o.calibration, "Text that quantizers look at; by default the model's calibration.txt");
+  app.add_option("--evaluation", o.evaluation, "Text that --compare judges on; by default the model's evaluation.txt");
+  app.add_option("--window", o.window, "Tokens of text at a time")->capture_default_str();
+  app.add_option("--weights", o.weights, "How to pack, for --out: " + weights_help());
+  app.add_option("--out", o.out, "Folder for the packed model");
+  app.add_option("--compare", o.compare, "A row of the table: what --weights takes; repeat it")
+      ->allow_extra_args(false);
+  return run_program(app, argc, argv, [&] { run(o); });
+}

@@ -1,0 +1,185 @@
+#include "packed_matrix.hpp"
+
+#include <type_traits>
+
+#include <decant/quant/codebook.hpp>
+#include <decant/quant/fp4.hpp>
+#include <decant/quant/fp8.hpp>
+#include <decant/quant/ggml_blocks.hpp>
+#include <decant/quant/ggml_k_blocks.hpp>
+#include <decant/quant/if4.hpp>
+#include <decant/quant/int_group.hpp>
+#include <decant/quant/matmul.hpp>
+#include <decant/quant/nf4.hpp>
+#include <decant/quant/scaled.hpp>
+
+#include "format_text.hpp"
+#include "packed_formats.hpp"
+
+namespace runtime {
+
+namespace quant = decant::quant;
+
+namespace {
+
+template <class... F>
+struct Formats {};
+
+/// Every format that a program can choose.
+using All = Formats<
+    quant::Int<2>, quant::Int<3>, quant::Int<4>, quant::Int<5>, quant::Int<6>, quant::Int<7>, quant::Int<8>, quant::Nf4,
+    quant::Fp8<decant::fp8_e4m3>, quant::MxFp4, quant::NvFp4, quant::If4, quant::Codebook2x16<decant::fp16>,
+    quant::Codebook2x16<decant::fp8_e4m3>, quant::ggml::Q8_0, quant::ggml::Q4_0, quant::ggml::Q4_1, quant::ggml::Q4_K,
+    quant::ggml::Q6_K, quant::ggml::IQ4_NL, quant::Scaled<quant::Int<4>>,
+    quant::Scaled<quant::Codebook2x16<decant::fp16>>>;
+
+// --- formats as text: to_text() for files, from_text() fills in what the name leaves open --------------------------------
+
+constexpr quant::IntGrid int_grids[] = {quant::IntGrid::zero_point, quant::IntGrid::minimum, quant::IntGrid::symmetric,
+                                        quant::IntGrid::signed_max, quant::IntGrid::centred};
+
+template <int Bits>
+FormatText to_text(const quant::Int<Bits>& f) {
+  return FormatText("int" + std::to_string(Bits)).with("group", f.group).with("grid", name(f.grid));
+}
+template <int Bits>
+void from_text(FormatText& text, const std::string& where, quant::Int<Bits>& f) {
+  f.group = text.take_number("group", where);
+  const std::string wanted = text.take("grid", where);
+  for (const quant::IntGrid grid : int_grids) {
+    if (wanted != name(grid)) continue;
+    f.grid = grid;
+    return;
+  }
+  bad_format(where, "a known grid", shown(Json(wanted)));
+}
+
+FormatText to_text(const quant::Nf4& f) {
+  return FormatText("nf4").with("block", f.block);
+}
+void from_text(FormatText& text, const std::string& where, quant::Nf4& f) {
+  f.block = text.take_number("block", where);
+}
+
+template <class Scale>
+FormatText to_text(const quant::Codebook2x16<Scale>& f) {
+  return FormatText(std::is_same_v<Scale, decant::fp16> ? "codebook2x16_f16" : "codebook2x16_e4m3")
+      .with("group", f.group)
+      .with("select", f.select);
+}
+template <class Scale>
+void from_text(FormatText& text, const std::string& where, quant::Codebook2x16<Scale>& f) {
+  f.group = text.take_number("group", where);
+  f.select = text.take_number("select", where);
+}
+
+template <class F>
+FormatText to_text(const quant::Scaled<F>& f) {
+  FormatText text = to_text(f.inner);
+  return text.named("scaled_" + text.name());
+}
+template <class F>
+void from_text(FormatText& text, const std::string& where, quant::Scaled<F>& f) {
+  from_text(text, where, f.inner);
+}
+
+// Formats without parameters.
+FormatText to_text(const quant::MxFp4&) { return FormatText("mxfp4"); }
+FormatText to_text(const quant::NvFp4&) { return FormatText("nvfp4"); }
+FormatText to_text(const quant::If4&) { return FormatText("if4"); }
+FormatText to_text(const quant::Fp8<decant::fp8_e4m3>&) { return FormatText("fp8_e4m3"); }
+FormatText to_text(const quant::ggml::Q8_0&) { return FormatText("q8_0"); }
+FormatText to_text(const quant::ggml::Q4_0&) { return FormatText("q4_0"); }
+FormatText to_text(const quant::ggml::Q4_1&) { return FormatText("q4_1"); }
+FormatText to_text(const quant::ggml::Q4_K&) { return FormatText("q4_k"); }
+FormatText to_text(const quant::ggml::Q6_K&) { return FormatText("q6_k"); }
+FormatText to_text(const quant::ggml::IQ4_NL&) { return FormatText("iq4_nl"); }
+template <class F>
+void from_text(FormatText&, const std::string&, F&) {}
+
+// --- matrices --------------------------------------------------------------------------------------------------------
+
+template <class F>
+class Holder final : public PackedWeights {
+ public:
+  Holder(const quant::Packed<F>& matrix, std::shared_ptr<const void> owner)
+      : matrix_(matrix), owner_(std::move(owner)) {}
+
+  index_t rows() const override { return matrix_.rows(); }
+  index_t cols() const override { return matrix_.cols(); }
+  View<const std::byte, 1> data() const override { return {matrix_.data(), matrix_.bytes()}; }
+  std::string format() const override { return to_text(matrix_.format()).text(); }
+  void multiply(decant::Cpu& cpu, View<const float, 2> x, View<float, 2> y) const override {
+    matmul(cpu, matrix_, x, y);
+  }
+  void row(decant::Cpu& cpu, index_t r, View<float, 1> out) const override { dequantize_row(cpu, matrix_, r, out); }
+
+ private:
+  quant::Packed<F> matrix_;
+  std::shared_ptr<const void> owner_;
+};
+
+/// The matrix if `text` names F.
+template <class F>
+std::shared_ptr<const PackedWeights> read_as(const FormatText& text, index_t rows, index_t cols,
+                                             View<const std::byte, 1> bytes, const std::string& where) {
+  F format{};
+  if (to_text(format).name() != text.name()) return nullptr;
+  FormatText rest = text;
+  from_text(rest, where, format);
+  rest.require_empty(where);
+  try {
+    return std::make_shared<Holder<F>>(quant::Packed<F>(format, rows, cols, bytes), nullptr);
+  } catch (const decant::ArgumentError& error) {
+    throw decant::FormatError(where + ": " + error.what());
+  }
+}
+
+template <class... F>
+PackedMatrix read_any(Formats<F...>, const std::string& format, index_t rows, index_t cols,
+                      View<const std::byte, 1> bytes, const std::string& where) {
+  const FormatText text = FormatText::parse(format, where);
+  std::shared_ptr<const PackedWeights> found;
+  (void)((found = read_as<F>(text, rows, cols, bytes, where)) || ...);
+  if (!found) bad_format(where, "a known format", shown(Json(format)));
+  return PackedMatrix(std::move(found));
+}
+
+}  // namespace
+
+PackedMatrix read_packed(const std::string& format, index_t rows, index_t cols, View<const std::byte, 1> bytes,
+                         const std::string& where) {
+  return read_any(All{}, format, rows, cols, bytes, where);
+}
+
+template <class F>
+PackedMatrix hold(const quant::Packed<F>& matrix, std::shared_ptr<const void> owner) {
+  return PackedMatrix(std::make_shared<Holder<F>>(matrix, std::move(owner)));
+}
+
+#define RUNTIME_HOLD(...) template PackedMatrix hold(const quant::Packed<__VA_ARGS__>&, std::shared_ptr<const void>)
+RUNTIME_HOLD(quant::Int<2>);
+RUNTIME_HOLD(quant::Int<3>);
+RUNTIME_HOLD(quant::Int<4>);
+RUNTIME_HOLD(quant::Int<5>);
+RUNTIME_HOLD(quant::Int<6>);
+RUNTIME_HOLD(quant::Int<7>);
+RUNTIME_HOLD(quant::Int<8>);
+RUNTIME_HOLD(quant::Nf4);
+RUNTIME_HOLD(quant::Fp8<decant::fp8_e4m3>);
+RUNTIME_HOLD(quant::MxFp4);
+RUNTIME_HOLD(quant::NvFp4);
+RUNTIME_HOLD(quant::If4);
+RUNTIME_HOLD(quant::Codebook2x16<decant::fp16>);
+RUNTIME_HOLD(quant::Codebook2x16<decant::fp8_e4m3>);
+RUNTIME_HOLD(quant::ggml::Q8_0);
+RUNTIME_HOLD(quant::ggml::Q4_0);
+RUNTIME_HOLD(quant::ggml::Q4_1);
+RUNTIME_HOLD(quant::ggml::Q4_K);
+RUNTIME_HOLD(quant::ggml::Q6_K);
+RUNTIME_HOLD(quant::ggml::IQ4_NL);
+RUNTIME_HOLD(quant::Scaled<quant::Int<4>>);
+RUNTIME_HOLD(quant::Scaled<quant::Codebook2x16<decant::fp16>>);
+#undef RUNTIME_HOLD
+
+}  // namespace runtime
