@@ -31,7 +31,7 @@ std::vector<std::pair<std::string, Product>> gemv_peers(const Gemv& g);
 Product eigen_gemv(const Gemv& g);         // fp32, one thread
 Product openblas_gemv(const Gemv& g);      // fp32
 Product onednn_bf16_gemv(const Gemv& g);   // weights and activations in bf16
-Product onednn_int8_gemv(const Gemv& g);   // weights in int8 with a scale per row, activations in uint8 with one scale
+Product onednn_int8_gemv(const Gemv& g);   // weights in int8 with a scale per row, activations in int8 with one
 /// Weights in ggml's Q4_0, activations in its Q8_0. Empty where the weights are no dequantized Q4_0.
 Product ggml_q4_0_gemv(const Gemv& g);
 Product ggml_q4_0_repacked_gemv(const Gemv& g);

@@ -1,5 +1,5 @@
 // Products with packed weights against the memory that they must read: one token, from memory and from cache, in every
-// 4-bit format; a few tokens; every instruction set. A row is a walk over distinct copies of one packed matrix, which
+// format; a few tokens; every instruction set. A row is a walk over distinct copies of one packed matrix, which
 // together are more than four times the last cache, or over one copy that lies in it. Peers multiply the same values,
 // dequantized, in their own types; the error is against the definition in double, with activations as they are.
 
@@ -204,6 +204,9 @@ int main(int argc, char** argv) {
     add(suite, "ggml::Q4_K", ggml::Q4_K{}, c);
     add(suite, "ggml::Q6_K", ggml::Q6_K{}, c);
   }
+  add(suite, "Int<8>", Int<8>{}, {4096, 4096});
+  add(suite, "Int<3>", Int<3>{}, {4096, 4096});
+  add(suite, "Fp8<e4m3>", Fp8<decant::fp8_e4m3>{}, {4096, 4096});
   if (const int cores = omp_get_max_threads(); cores > 1)
     for (const Activations a : {Activations::bf16, Activations::int8})
       add(suite, "Codebook2x16", aaac, {4096, 14336, 1, a, false, decant::best_isa(), cores}, a == Activations::bf16);

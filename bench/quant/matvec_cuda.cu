@@ -37,7 +37,8 @@ void measure(bench::Row& row, bench::Gpu& gpu, const F& format, index_t rows, in
 
   const bench::DeviceBuffer<std::byte> device_w(all);
   const bench::DeviceBuffer<float> device_x(x), y(size(tokens * rows));
-  const Packed<F> matrix(format, rows, cols, View<const std::byte, 1>(device_w.data(), static_cast<index_t>(all.size())));
+  const Packed<F> matrix(format, rows, cols,
+                         View<const std::byte, 1>(device_w.data(), static_cast<index_t>(all.size())));
   const auto ours = [&] {
     matmul(gpu.context(), matrix, View<const float, 2>(device_x.data(), tokens, cols),
            View<float, 2>(y.data(), tokens, rows));
@@ -47,7 +48,8 @@ void measure(bench::Row& row, bench::Gpu& gpu, const F& format, index_t rows, in
   matmul(cpu, Packed<F>(packed), View<const float, 2>(x.data(), tokens, cols),
          View<float, 2>(expected.data(), tokens, distinct_rows));
   const std::vector<float> got = y.download();
-  for (index_t t = 0; t < tokens; ++t) first.insert(first.end(), got.begin() + t * rows, got.begin() + t * rows + distinct_rows);
+  for (index_t t = 0; t < tokens; ++t)
+    first.insert(first.end(), got.begin() + t * rows, got.begin() + t * rows + distinct_rows);
   row.measure({.ours = ours,
                .limit = gpu.copy(all.size()),
                .clock = [&gpu](const bench::Call& call) { return gpu(call); },

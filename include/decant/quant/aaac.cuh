@@ -93,8 +93,8 @@ class AaacFit {
   template <class... Parameters>
   void run(void (*kernel)(Parameters...), index_t items, index_t per_block, int threads,
            const std::type_identity_t<Parameters>&... arguments) {
-    launch(cuda_, "quant::quantize", kernel, CudaGrid{cuda_blocks(items, per_block), dim3(static_cast<unsigned>(threads))},
-           arguments...);
+    const CudaGrid grid{cuda_blocks(items, per_block), dim3(static_cast<unsigned>(threads))};
+    launch(cuda_, "quant::quantize", kernel, grid, arguments...);
   }
   void sweep(const AaacDevicePass& pass) {
     run(aaac_sweep<F>, data_.chunks(), aaac_halves, aaac_threads, data_, pass);
@@ -128,8 +128,9 @@ class AaacFit {
 template <class F>
 void aaac_pack(Cuda& cuda, const F& format, const typename F::Layer* layer, View<const float, 2> w,
                const float* importance, double* error, const Packed<F, std::byte>& out, bool write) {
-  launch(cuda, "quant::quantize", aaac_fit_groups<F>, CudaGrid{cuda_blocks(w.extent(0), aaac_halves), aaac_threads}, format,
-         AaacShape::of(format, w.extent(1)), layer, w, importance, error, out, write, cuda.fault());
+  const CudaGrid grid{cuda_blocks(w.extent(0), aaac_halves), aaac_threads};
+  launch(cuda, "quant::quantize", aaac_fit_groups<F>, grid, format, AaacShape::of(format, w.extent(1)), layer, w,
+         importance, error, out, write, cuda.fault());
 }
 
 /// The errors of all rows under *layer, for a verdict.
@@ -197,9 +198,9 @@ void aaac_fit(Cuda& cuda, const Aaac<Scale>& q, AaacControl<Codebook2x16<Scale>>
 
 }  // namespace detail
 
-/// Everything in device memory: w [rows, cols] with contiguous rows, calibration.importance if there, out's bytes. Weights
-/// that are not finite, and importance that is not finite or negative, are reported at cuda.check(), and nothing is
-/// written. The same bytes as on the CPU.
+/// Everything in device memory: w [rows, cols] with contiguous rows, calibration.importance if there, out's bytes.
+/// Weights that are not finite, and importance that is not finite or negative, are reported at cuda.check(), and
+/// nothing is written. The same bytes as on the CPU.
 template <class Scale>
 void quantize(Cuda& cuda, const Aaac<Scale>& q, View<const float, 2> w, const Calibration& c,
               const Packed<Codebook2x16<Scale>, std::byte>& out) {
@@ -219,12 +220,13 @@ void quantize(Cuda& cuda, const Aaac<Scale>& q, View<const float, 2> w, const Ca
   float* const raw = workspace.take<float>(out.cols());
   float* const relative = workspace.take<float>(out.cols());
   double* const error = workspace.take<double>(rows);
-  launch(cuda, where, detail::aaac_look<F>, CudaGrid{cuda_blocks(rows, 1), detail::aaac_threads}, w, largest, cuda.fault());
+  launch(cuda, where, detail::aaac_look<F>, CudaGrid{cuda_blocks(rows, 1), detail::aaac_threads}, w, largest,
+         cuda.fault());
   launch(cuda, where, detail::aaac_prepare<F>, CudaGrid{1, 32}, control, q.table_entries(), largest, rows, c.importance,
          out.cols(), q.mode == AaacMode::paper ? 0.0f : 1e-6f, raw, relative, cuda.fault());
   if (rows > 0) detail::aaac_fit(cuda, q, control, w, raw, relative, error);
-  launch(cuda, where, detail::aaac_clear<F>, CudaGrid{cuda_blocks(out.bytes(), 256, 65535), 256}, out, out.bytes(), &control->best,
-         cuda.fault());
+  launch(cuda, where, detail::aaac_clear<F>, CudaGrid{cuda_blocks(out.bytes(), 256, 65535), 256}, out, out.bytes(),
+         &control->best, cuda.fault());
   if (rows == 0) return;
   detail::aaac_pack(cuda, q.format(), &control->best, w, raw, error, out, true);
   launch(cuda, where, detail::aaac_codes<F>, CudaGrid{cuda_blocks(rows * ((out.cols() + 1) / 2), 256), 256},

@@ -123,7 +123,8 @@ inline const float* aaac_relative_importance(Cpu& cpu, const AaacShape& s, const
   float* const row = cpu.workspace().take<float>(s.cols);
   float* const padded = cpu.workspace().take<float>(s.slots());
   double sums[32] = {};
-  for (index_t k = 0; k < s.cols; ++k) sums[k % 32] += c.importance.empty() ? 1.0 : static_cast<double>(c.importance[k]);
+  for (index_t k = 0; k < s.cols; ++k)
+    sums[k % 32] += c.importance.empty() ? 1.0 : static_cast<double>(c.importance[k]);
   for (int l = 1; l < 32; ++l) sums[0] += sums[l];
   for (index_t k = 0; k < s.cols; ++k)
     row[k] = relative_importance(c.importance.empty() ? 1.0f : c.importance[k], sums[0], s.cols, least);
@@ -199,8 +200,8 @@ typename Codebook2x16<Scale>::Layer aaac_best_of(Cpu& cpu, const Aaac<Scale>& q,
 }  // namespace detail
 
 /// The tables for w [rows, cols], rows contiguous and finite; calibration.importance is used if there. Mode paper looks
-/// at all weights outer * (1 + inner) times and needs as much workspace as w; mode best_of looks at `sample` of them some
-/// 16 * passes times, at `most` passes times, and at all twice.
+/// at all weights outer * (1 + inner) times and needs as much workspace as w; mode best_of looks at `sample` of them
+/// some 16 * passes times, at `most` passes times, and at all twice.
 template <class Scale>
 typename Codebook2x16<Scale>::Layer fit_layer(Cpu& cpu, const Aaac<Scale>& q, View<const float, 2> w,
                                               const Calibration& c) {

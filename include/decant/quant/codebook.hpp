@@ -1,9 +1,9 @@
-// decant: Codebook2x16<Scale>, 4-bit codes into one of two tables of 16 values that a whole matrix shares: the format of
-// AAAC (arXiv 2605.08692), which aaac.hpp fits. A group of weights along a row has a positive scale; a selection group,
-// the same or a part of it, has one bit that says which table its codes are of. With one selection group per scale the
-// bit is the scale's sign and costs nothing. Scale = fp16 has groups of 128; Scale = fp8_e4m3 has groups of 16 and one
-// more scale for the whole matrix, as NVFP4 has. On its own, without a fit, the format has the tables of IF4 (NVFP4's
-// and a uniform grid).
+// decant: Codebook2x16<Scale>, 4-bit codes into one of two tables of 16 values that a whole matrix shares: the format
+// of AAAC (arXiv 2605.08692), which aaac.hpp fits. A group of weights along a row has a positive scale; a selection
+// group, the same or a part of it, has one bit that says which table its codes are of. With one selection group per
+// scale the bit is the scale's sign and costs nothing. Scale = fp16 has groups of 128; Scale = fp8_e4m3 has groups of
+// 16 and one more scale for the whole matrix, as NVFP4 has. On its own, without a fit, the format has the tables of IF4
+// (NVFP4's and a uniform grid).
 // Ours: a group's largest weight lies at 21/32 of the scale, so that the tables of IF4 are exact in bf16.
 #ifndef DECANT_QUANT_CODEBOOK_HPP
 #define DECANT_QUANT_CODEBOOK_HPP
@@ -171,7 +171,8 @@ struct Codebook2x16 {
   }
   DECANT_HD void store_code(std::uint8_t code, std::byte* row, index_t, index_t k) const {
     const int shift = static_cast<int>(k % 2 * 4);
-    row[k / 2] = static_cast<std::byte>((static_cast<unsigned>(row[k / 2]) & ~(15u << shift)) | unsigned{code} << shift);
+    const unsigned kept = static_cast<unsigned>(row[k / 2]) & ~(15u << shift);
+    row[k / 2] = static_cast<std::byte>(kept | unsigned{code} << shift);
   }
 
   /// As the scale's type stores it: never 0 in fp16 where the scale is not, never infinite.
@@ -221,8 +222,8 @@ struct Codebook2x16 {
     for (index_t k = 0; k < n; k += select) {
       const index_t count = n - k < select ? n - k : select;
       const unsigned t = table_of(g, k);
-      detail::scale_sums(layer.table[t], layer.limit[t], w + k, importance ? importance + k : nullptr, count, s, product,
-                         square);
+      const float* const weight = importance ? importance + k : nullptr;
+      detail::scale_sums(layer.table[t], layer.limit[t], w + k, weight, count, s, product, square);
     }
     return refitted(g.scale, product, square);
   }

@@ -1,12 +1,13 @@
 // decant: products with packed weights on CUDA, y = x W^T. The packed bytes are read from memory once, in their order.
-// - Up to four tokens, or activations as they are (Activations::fp32): a warp takes two rows, each lane eight columns of
-//   every 256, all in fp32. Moves the packed bytes (once per four tokens) and, from the caches, x once per two rows.
+// - Up to four tokens, or activations as they are (Activations::fp32): a warp takes two rows, each lane eight columns
+//   of every 256, all in fp32. Moves the packed bytes (once per four tokens) and, from the caches, x once per two rows.
 // - Five tokens and more with activations in bf16: tensor cores. A block takes 16 rows, its four warps every fourth 128
 //   columns, and adds their sums up in their order. Weights are rounded to bf16 on the way. Moves the packed bytes once
 //   per 64 tokens and, from the caches, x in bf16 once per 16 rows.
-// Both do 2 * tokens * rows * cols FLOP. Calls never synchronise and are legal under stream capture. The scratch is x in
-// bf16 (tensor cores) and x times the inverse scales (Scaled).
-// Any format that satisfies Codes and has load_layer, load_group, load_code, group_size and value as DECANT_HD has them.
+// Both do 2 * tokens * rows * cols FLOP. Calls never synchronise and are legal under stream capture. The scratch is x
+// in bf16 (tensor cores) and x times the inverse scales (Scaled).
+// They take any format that satisfies Codes and whose group_size, load_layer, load_group, load_code and value are
+// DECANT_HD.
 #ifndef DECANT_QUANT_MATMUL_CUH
 #define DECANT_QUANT_MATMUL_CUH
 
@@ -40,7 +41,7 @@ inline constexpr int packed_warps = packed_threads / 32;
 
 // ---- a few tokens
 
-inline constexpr int packed_rows_each = 2;   // rows of a warp
+inline constexpr int packed_rows_each = 2;  // rows of a warp
 inline constexpr int packed_rows_tokens = 4;
 
 /// Columns base + 8 * lane ... + 7 of a token; 0 behind the last one. By whole warps.
@@ -386,7 +387,8 @@ void matvec(Cuda& cuda, const Packed<F>& w, View<const float, 1> x, View<float, 
             Activations activations = Activations::bf16) {
   require_contiguous(x, "quant::matvec", "x");
   require_contiguous(y, "quant::matvec", "y");
-  matmul(cuda, w, View<const float, 2>(x.data(), 1, x.extent(0)), View<float, 2>(y.data(), 1, y.extent(0)), activations);
+  matmul(cuda, w, View<const float, 2>(x.data(), 1, x.extent(0)), View<float, 2>(y.data(), 1, y.extent(0)),
+         activations);
 }
 
 /// All rows as floats, as the CPU decodes them, to the bit. out [rows, cols], rows contiguous.

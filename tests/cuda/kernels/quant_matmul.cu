@@ -12,9 +12,7 @@ void call(decant::Cuda& cuda) {
 
 void instantiate(decant::Cuda& cuda) {
   call<quant::Scaled<quant::Int<4>>>(cuda);
-  call<quant::Int<3>>(cuda);
   call<quant::Codebook2x16<decant::fp16>>(cuda);
   call<quant::NvFp4>(cuda);
-  call<quant::Fp8<decant::fp8_e4m3>>(cuda);
   call<quant::ggml::Q4_0>(cuda);
 }

@@ -128,9 +128,10 @@ TEST_CASE("Matrices of nothing, of two values, and of a table that nothing choos
   check(q, Matrix(2, 128, [](index_t i) { return i % 3 == 0 ? 0.5 : -0.5; }), {});
   check(paper<fp16>(2, 2), Matrix(2, 128, [](index_t) { return 0.0; }), {});
   q.starts = {false, false, true, false};
-  check(q, Matrix(4, 128, [](index_t i) { return quant_test::uniform(i, 13); }), {});  // no group whose largest is negative
+  // No group whose largest weight is negative; and groups that are all better off with integers.
+  check(q, Matrix(4, 128, [](index_t i) { return quant_test::uniform(i, 13); }), {});
   q.starts = {false, false, false, true};
-  check(q, Matrix(24, 128, [](index_t i) { return 2 * quant_test::uniform(i, 14) - 1; }), importance_of(128));  // only integers
+  check(q, Matrix(24, 128, [](index_t i) { return 2 * quant_test::uniform(i, 14) - 1; }), importance_of(128));
 }
 
 TEST_CASE("Starts are compared on some rows, and the best one fitted to more, as on the CPU") {

@@ -365,7 +365,8 @@ TEST_CASE("Aaac names what it cannot work with", "[quant][aaac]") {
     return other;
   };
   CHECK_THROWS_WITH(run(with([](Aaac<>& a) { a.entries = 14; })), catch_compat::contains("entries"));
-  CHECK_THROWS_WITH(run(with([](Aaac<>& a) { a.starts = {false, false, false, false}; })), catch_compat::contains("starts"));
+  CHECK_THROWS_WITH(run(with([](Aaac<>& a) { a.starts = {false, false, false, false}; })),
+                    catch_compat::contains("starts"));
   CHECK_THROWS_WITH(run(with([](Aaac<>& a) { a.passes = -1; })), catch_compat::contains("passes"));
   CHECK_THROWS_WITH(run(with([](Aaac<>& a) { a.select = 64; })), catch_compat::contains("out"));
   CHECK_THROWS_WITH(validate(with([](Aaac<>& a) { a.select = 100; }), 128), catch_compat::contains("select"));

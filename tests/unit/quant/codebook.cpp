@@ -146,8 +146,10 @@ TEST_CASE("The nearest of 16 entries", "[quant][codebook]") {
     return best;
   };
   int wrong = 0;
-  for (int i = -2000; i < 4000; ++i)
-    wrong += quant::detail::nearest_entry(limit, static_cast<float>(i) / 1024) != by_definition(static_cast<float>(i) / 1024);
+  for (int i = -2000; i < 4000; ++i) {
+    const float u = static_cast<float>(i) / 1024;
+    wrong += quant::detail::nearest_entry(limit, u) != by_definition(u);
+  }
   CHECK(wrong == 0);
   CHECK(quant::detail::nearest_entry(limit, -1e30f) == 0);
   CHECK(quant::detail::nearest_entry(limit, 1e30f) == 15);
@@ -223,7 +225,8 @@ TEST_CASE("Without a fit the tables are those of If4", "[quant][codebook]") {
   const Matrix m(8, 256);
   std::vector<float> importance;
   for (index_t k = 0; k < 256; ++k) importance.push_back(static_cast<float>(std::exp(gaussian(k, 5))));
-  const quant::Calibration c{.importance = View<const float, 1>(importance), .magnitude = {}, .hessian = {}, .inputs = {}};
+  quant::Calibration c;
+  c.importance = View<const float, 1>(importance);
   const Quantized<quant::If4> theirs(quant::If4{}, m, c);
   const Quantized<Codebook2x16<fp8_e4m3>> ours(Codebook2x16<fp8_e4m3>{}, m, c);
   const auto layer = ours.packed().layer();
@@ -235,10 +238,11 @@ TEST_CASE("Without a fit the tables are those of If4", "[quant][codebook]") {
     CHECK(std::abs(g.scale) == mine.scale);
     seconds += static_cast<int>(mine.second);
     // A half step, the 16th entry, may make integers better where If4 has them not.
-    const bool half_step = layer.table[mine.second][ours.code(i / 256, i % 256)] == layer.table[1][8] && mine.second == 1;
+    const std::uint8_t code = ours.code(i / 256, i % 256);
+    const bool half_step = mine.second == 1 && layer.table[1][code] == layer.table[1][8];
     other_table += (g.scale < 0) != (mine.second == 1);
     if ((g.scale < 0) != (mine.second == 1) || half_step) continue;
-    const float value = ours.format.value(layer, mine, i % 16, ours.code(i / 256, i % 256));
+    const float value = ours.format.value(layer, mine, i % 16, code);
     other_value += std::abs(value - values[at(i)]) > 4e-7f * std::abs(value);
   }
   CHECK(other_value == 0);

@@ -1,6 +1,6 @@
-// decant: what AAAC's fit works on: a matrix, or every n-th row of one, as normalised weights, with each group's scale and
-// each selection group's table; and one pass over it. Rows are handled in fixed chunks whose sums are added in order, so
-// that threads do not change the result.
+// decant: what AAAC's fit works on: a matrix, or every n-th row of one, as normalised weights, with each group's scale
+// and each selection group's table; and one pass over it. Rows are handled in fixed chunks whose sums are added in
+// order, so that threads do not change the result.
 #ifndef DECANT_QUANT_DETAIL_AAAC_DATA_HPP
 #define DECANT_QUANT_DETAIL_AAAC_DATA_HPP
 
@@ -59,7 +59,7 @@ inline void normalise(const AaacShape& s, index_t scale, const float* w, float s
   }
 }
 
-/// What is known of a row: normalised weights, and per selection group its table, its error and the square of its scale.
+/// What is known of a row: normalised weights, and per selection group its table, its error and its scale's square.
 struct AaacState {
   float* u;              // [slots]
   float* scale;          // [scales], as stored
@@ -106,8 +106,8 @@ inline double error_of(const AaacShape& s, const AaacState& row, index_t j) {
   return rounded_product(sum, static_cast<double>(row.scale[j]) * static_cast<double>(row.scale[j]));
 }
 
-/// Fits each scale to its group's codes and keeps it, with tables chosen anew, where the error is less; true if any was.
-/// One round of Codebook2x16::fit. `trial` is scratch of the same shape.
+/// Fits each scale to its group's codes and keeps it, with tables chosen anew, where the error is less; true if any
+/// was. One round of Codebook2x16::fit. `trial` is scratch of the same shape.
 template <class F>
 bool refit_row(Isa isa, const typename F::Layer& layer, const AaacTables& tables, const AaacShape& s, const float* w,
                const float* importance, const AaacState& row, const AaacState& trial) {

@@ -233,7 +233,8 @@ __global__ void __launch_bounds__(aaac_threads) aaac_begin(AaacDevice<F> d) {
   const float matrix = d.control->matrix;
   const AaacTables& unused = d.control->tables;
   const index_t all = d.rows() * s.scales;
-  for (index_t g = index_t{blockIdx.x} * aaac_halves + threadIdx.x / 16; g < all; g += index_t{gridDim.x} * aaac_halves) {
+  const index_t first = index_t{blockIdx.x} * aaac_halves + threadIdx.x / 16;
+  for (index_t g = first; g < all; g += index_t{gridDim.x} * aaac_halves) {
     const index_t r = g / s.scales;
     const index_t j = g % s.scales;
     const AaacGroup group{unused, s, &d.w(r, index_t{0}), d.importance, s.first_of(j), s.last_of(j), half};
@@ -358,7 +359,8 @@ __global__ void __launch_bounds__(aaac_threads) aaac_choose_by_sign(AaacDevice<F
   const AaacHalf half = AaacHalf::mine();
   const AaacShape& s = d.shape;
   const index_t all = d.rows() * s.selects;
-  for (index_t g = index_t{blockIdx.x} * aaac_halves + threadIdx.x / 16; g < all; g += index_t{gridDim.x} * aaac_halves) {
+  const index_t first = index_t{blockIdx.x} * aaac_halves + threadIdx.x / 16;
+  for (index_t g = first; g < all; g += index_t{gridDim.x} * aaac_halves) {
     const index_t r = g / s.selects;
     const index_t i = g % s.selects;
     const float step = F::step(d.control->matrix, d.scale[r * s.scales + i / s.per_scale]);
@@ -466,8 +468,9 @@ __global__ void __launch_bounds__(256)
 /// A half-warp per row: F::fit of each group; its error, and its bytes where `write`.
 template <class F>
 __global__ void __launch_bounds__(aaac_threads, 8)
-    aaac_fit_groups(F format, AaacShape s, const typename F::Layer* layer, View<const float, 2> w, const float* importance,
-                    double* error, Packed<F, std::byte> out, bool write, const FaultWord* fault) {
+    aaac_fit_groups(F format, AaacShape s, const typename F::Layer* layer, View<const float, 2> w,
+                    const float* importance, double* error, Packed<F, std::byte> out, bool write,
+                    const FaultWord* fault) {
   __shared__ AaacTables t;
   for (unsigned i = threadIdx.x; i < 32; i += blockDim.x) {
     t.table[i / 16][i % 16] = layer->table[i / 16][i % 16];

@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(aaac_threads) aaac_count(AaacDevice<F> d, Aaac
   }
 }
 
-/// A block of 256 per rank: the bin that it falls into. Ranks 2 i and 2 i + 1 surround the i-th of equally spaced shares
-/// from `first` to `last`; the one rank of errors is the first of the largest tenth.
+/// A block of 256 per rank: the bin that it falls into. Ranks 2 i and 2 i + 1 surround the i-th of equally spaced
+/// shares from `first` to `last`; the one rank of errors is the first of the largest tenth.
 template <class F>
 __global__ void __launch_bounds__(256)
     aaac_find(AaacDevice<F> d, AaacQuantiles q, AaacOf of, int level, double first, double last, int entries) {

@@ -1,6 +1,6 @@
-// decant: the sweeps of AAAC's fit over one row of normalised weights u = w / scale. A row is cut into selection groups,
-// each padded to a multiple of 16 with weights of importance 0, so that all arithmetic is in 16 lanes: the sums of
-// detail/codebook_search.hpp, and the same bits on every instruction set. Here are the portable bodies.
+// decant: the sweeps of AAAC's fit over one row of normalised weights u = w / scale. A row is cut into selection
+// groups, each padded to a multiple of 16 with weights of importance 0, so that all arithmetic is in 16 lanes: the sums
+// of detail/codebook_search.hpp, and the same bits on every instruction set. Here are the portable bodies.
 #ifndef DECANT_QUANT_DETAIL_AAAC_ROWS_HPP
 #define DECANT_QUANT_DETAIL_AAAC_ROWS_HPP
 

@@ -274,8 +274,8 @@ struct DeviceScale<Int<Bits>> {
     if (grid == IntGrid::minimum) return {scale, two23, widen(fp16::from_bits(raw.origin))};
     return {scale, two23 + static_cast<float>(raw.origin), -0.0f};
   }
-  /// scale * (code - zero) or scale * code + origin: the products are exact. 2^23 + code is a float with the code in its
-  /// low bits, which is faster than a conversion.
+  /// scale * (code - zero) or scale * code + origin: the products are exact. 2^23 + code is a float with the code in
+  /// its low bits, which is faster than a conversion.
   __device__ static float value(const Part& p, std::uint32_t code) {
     return fmaf(p.scale, __uint_as_float(0x4b000000u | code) - p.zero, p.plus);
   }
@@ -405,7 +405,7 @@ class DeviceDecode {
     }
   }
 
-  /// The n-th eight of them, which begin at column k of the row; 0 behind the last column.
+  /// The n-th eight of them, which begin at column k of the row; 0 behind the last column, where nothing was fetched.
   template <int N>
   __device__ void decode(const Chunk<N>& from, int n, const std::byte* row, index_t k, float (&out)[8]) const {
     if (!w_.eights) {
@@ -414,8 +414,9 @@ class DeviceDecode {
       for (index_t i = k; i < k + 8; ++i) {
 #pragma unroll
         for (int j = 0; j < 7; ++j) out[j] = out[j + 1];
-        if (i < w_.cols)
-          out[7] = value(w_.scale.part(w_.scale.load(row, i, w_.group(i)), whole_), w_.format.load_code(row, w_.cols, i));
+        if (i >= w_.cols) continue;
+        const auto part = w_.scale.part(w_.scale.load(row, i, w_.group(i)), whole_);
+        out[7] = value(part, w_.format.load_code(row, w_.cols, i));
       }
     } else {
       const auto part = w_.scale.part(from.scale[n], whole_);

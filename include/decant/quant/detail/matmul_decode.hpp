@@ -1,6 +1,6 @@
-// decant: integers of other widths than 4 and 8-bit floats: a code's planes are shifted out of one load each. On AVX-512
-// integers whose groups are sixteens are multiplied as they come out, four rows at once; the rest is decoded to floats,
-// eight at a time, and multiplied then. Any group size.
+// decant: integers of other widths than 4 and 8-bit floats: a code's planes are shifted out of one load each, a float is
+// half an fp16. On AVX-512 weights are multiplied as they come out, four rows at once, where groups are sixteens; else
+// they are decoded to floats, eight at a time, and multiplied then. Any group size.
 #ifndef DECANT_QUANT_DETAIL_MATMUL_DECODE_HPP
 #define DECANT_QUANT_DETAIL_MATMUL_DECODE_HPP
 
@@ -141,14 +141,50 @@ DECANT_TARGET_AVX512 DECANT_INLINE __m512i load_sixteen_codes(const std::byte* p
   }
 }
 
+/// The first `left` codes, at most 16, from column k on, as floats; the others are anything finite.
+template <int Bits>
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load_sixteen(const Packed<Int<Bits>>& w, const std::byte* row, index_t k,
+                                                       index_t left) {
+  if (left >= 16) return _mm512_cvtepi32_ps(load_sixteen_codes<Bits>(row, w.cols(), k));
+  int few[16] = {};
+  for (index_t i = 0; i < left; ++i) few[i] = w.format().load_code(row, w.cols(), k + i);
+  return _mm512_cvtepi32_ps(_mm512_loadu_si512(few));
+}
+template <class T>
+DECANT_TARGET_AVX512 DECANT_INLINE __m512 load_sixteen(const Packed<Fp8<T>>&, const std::byte* row, index_t k,
+                                                       index_t left) {
+  const __mmask16 mask = left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1u << left) - 1u);
+  const __m256i code = _mm256_cvtepu8_epi16(_mm_maskz_loadu_epi8(mask, row + k));
+  if constexpr (!std::is_same_v<T, fp8_e4m3>) return _mm512_cvtph_ps(_mm256_slli_epi16(code, 8));
+  const __m256i size = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
+  const __m256i half = _mm256_or_si256(_mm256_slli_epi16(size, 7), sign);
+  const __mmask16 none = _mm256_cmpeq_epi16_mask(size, _mm256_set1_epi16(0x7f));
+  return _mm512_cvtph_ps(_mm256_mask_mov_epi16(half, none, _mm256_set1_epi16(0x7e00)));
+}
+
+/// A group's numbers: a weight is scale * (code - origin), or origin + scale * code.
+struct Affine {
+  float scale, origin;
+  bool minimum;
+};
+template <int Bits>
+Affine affine(const Int<Bits>& format, const typename Int<Bits>::Group& group) {
+  return {group.scale, group.origin, format.grid == IntGrid::minimum};
+}
+template <class T>
+Affine affine(const Fp8<T>&, const typename Fp8<T>::Group& group) {
+  return {std::is_same_v<T, fp8_e4m3> ? group.scale * 256.0f : group.scale, 0, false};
+}
+
 /// R rows from `row` on by T tokens. What comes after `next` is fetched ahead, in its order.
-template <int Bits, int R, int T>
-DECANT_TARGET_AVX512 void integer_rows_avx512(const Packed<Int<Bits>>& w, index_t row, const float* const (&x)[T],
-                                              const char* next, float* const (&y)[R]) {
-  const Int<Bits>& format = w.format();
+template <class F, int R, int T>
+DECANT_TARGET_AVX512 void affine_rows_avx512(const Packed<F>& w, index_t row, const float* const (&x)[T],
+                                             const char* next, float* const (&y)[R]) {
+  const F& format = w.format();
   const index_t cols = w.cols();
   const index_t size = format.group_size(cols);
-  const bool minimum = format.grid == IntGrid::minimum;
+  bool minimum = false;
   __m512 sum[R][T];
   const std::byte* at[R];
   DECANT_UNROLL_NIBBLES
@@ -161,13 +197,14 @@ DECANT_TARGET_AVX512 void integer_rows_avx512(const Packed<Int<Bits>>& w, index_
     __m512 scale[R], origin[R];
     DECANT_UNROLL_NIBBLES
     for (int r = 0; r < R; ++r) {
-      const typename Int<Bits>::Group group = format.load_group({}, at[r], cols, j);
+      const Affine group = affine(format, format.load_group({}, at[r], cols, j));
       scale[r] = _mm512_set1_ps(group.scale);
       origin[r] = _mm512_set1_ps(group.origin);
+      minimum = group.minimum;
     }
     const index_t end = cols - k < size ? cols : k + size;
     for (; k < end; k += 16) {
-      __builtin_prefetch(next + R * k * Bits / 8, 0, 2);
+      __builtin_prefetch(next + R * k * F::bits / 8, 0, 2);
       const index_t left = end - k;
       const __mmask16 mask = left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1u << left) - 1u);
       __m512 v[T];
@@ -175,15 +212,7 @@ DECANT_TARGET_AVX512 void integer_rows_avx512(const Packed<Int<Bits>>& w, index_
       for (int t = 0; t < T; ++t) v[t] = _mm512_maskz_loadu_ps(mask, x[t] + k);
       DECANT_UNROLL_NIBBLES
       for (int r = 0; r < R; ++r) {
-        __m512i code;
-        if (left >= 16) {
-          code = load_sixteen_codes<Bits>(at[r], cols, k);
-        } else {
-          int few[16] = {};
-          for (index_t i = 0; i < left; ++i) few[i] = format.load_code(at[r], cols, k + i);
-          code = _mm512_loadu_si512(few);
-        }
-        const __m512 q = _mm512_cvtepi32_ps(code);
+        const __m512 q = load_sixteen(w, at[r], k, left);
         const __m512 value =
             minimum ? _mm512_fmadd_ps(scale[r], q, origin[r]) : _mm512_mul_ps(scale[r], _mm512_sub_ps(q, origin[r]));
         DECANT_UNROLL_NIBBLES
@@ -198,8 +227,8 @@ DECANT_TARGET_AVX512 void integer_rows_avx512(const Packed<Int<Bits>>& w, index_
   }
 }
 
-template <int Bits>
-void integer_product_avx512(const Packed<Int<Bits>>& w, index_t first, index_t last, const std::byte* x,
+template <class F>
+void affine_product_avx512(const Packed<F>& w, index_t first, index_t last, const std::byte* x,
                             index_t x_stride, index_t tokens, float* y, index_t y_stride, std::byte*) {
   const auto token = [&](index_t t) { return reinterpret_cast<const float*>(x + (t < tokens ? t : 0) * x_stride); };
   float out[4][4];
@@ -210,11 +239,11 @@ void integer_product_avx512(const Packed<Int<Bits>>& w, index_t first, index_t l
     for (index_t t = 0; t < tokens; t += 4) {
       const index_t some = tokens - t < 4 ? tokens - t : 4;
       if (four) {
-        integer_rows_avx512<Bits, 4, 1>(w, r, {token(t)}, next, {out[0], out[1], out[2], out[3]});
+        affine_rows_avx512<F, 4, 1>(w, r, {token(t)}, next, {out[0], out[1], out[2], out[3]});
       } else if (some == 1) {
-        integer_rows_avx512<Bits, 1, 1>(w, r, {token(t)}, next, {out[0]});
+        affine_rows_avx512<F, 1, 1>(w, r, {token(t)}, next, {out[0]});
       } else {
-        integer_rows_avx512<Bits, 1, 4>(w, r, {token(t), token(t + 1), token(t + 2), token(t + 3)}, next, {out[0]});
+        affine_rows_avx512<F, 1, 4>(w, r, {token(t), token(t + 1), token(t + 2), token(t + 3)}, next, {out[0]});
       }
       for (index_t i = 0; i < count; ++i)
         for (index_t k = 0; k < some; ++k) y[(t + k) * y_stride + r + i] = out[i][k];
@@ -226,11 +255,19 @@ void integer_product_avx512(const Packed<Int<Bits>>& w, index_t first, index_t l
 #endif
 
 template <class F>
-MatmulKernels<F> quickly_decoded_kernels(Isa isa, Activations a) {
+MatmulKernels<F> affine_kernels(Isa isa, const Packed<F>& w, Activations a) {
 #if DECANT_X86
-  if (isa >= Isa::avx2) return decoded_kernels<F, decode_row_avx2>(isa, a);
-#endif
+  MatmulKernels<F> kernels = isa >= Isa::avx2 ? decoded_kernels<F, decode_row_avx2>(isa, a) : decoded_kernels<F>(isa, a);
+  const index_t size = w.format().group_size(w.cols());
+  if (isa == Isa::avx512 && (size % 16 == 0 || size == w.cols())) {
+    kernels.scratch_bytes = nullptr;
+    kernels.rows = affine_product_avx512<F>;
+  }
+  return kernels;
+#else
+  static_cast<void>(w);
   return decoded_kernels<F>(isa, a);
+#endif
 }
 
 }  // namespace decant::quant::detail
@@ -240,22 +277,12 @@ namespace decant::quant {
 template <int Bits>
   requires(Bits != 4)
 MatmulKernels<Int<Bits>> matmul_kernels(Isa isa, const Packed<Int<Bits>>& w, Activations a) {
-  MatmulKernels<Int<Bits>> kernels = detail::quickly_decoded_kernels<Int<Bits>>(isa, a);
-#if DECANT_X86
-  const index_t size = w.format().group_size(w.cols());
-  if (isa == Isa::avx512 && (size % 16 == 0 || size == w.cols())) {
-    kernels.scratch_bytes = nullptr;
-    kernels.rows = detail::integer_product_avx512<Bits>;
-  }
-#else
-  static_cast<void>(w);
-#endif
-  return kernels;
+  return detail::affine_kernels(isa, w, a);
 }
 
 template <class T>
-MatmulKernels<Fp8<T>> matmul_kernels(Isa isa, const Packed<Fp8<T>>&, Activations a) {
-  return detail::quickly_decoded_kernels<Fp8<T>>(isa, a);
+MatmulKernels<Fp8<T>> matmul_kernels(Isa isa, const Packed<Fp8<T>>& w, Activations a) {
+  return detail::affine_kernels(isa, w, a);
 }
 
 }  // namespace decant::quant
