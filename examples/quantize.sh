@@ -12,7 +12,7 @@ need_packages g++ make cmake libcli11-dev nlohmann-json3-dev libeigen3-dev
 build_example "$root" decant-quantize
 
 rows=(stored rtn4 nf4 if4 nvfp4 mxfp4 q4_0 iq4_nl awq4 gptq4 aaac4 awq+aaac4 gptq+aaac4 aaac4-nvfp4
-  gptq2 osaq+gptq2 gptq3 osaq+gptq3 gptq5 gptq6 gptq7 gptq8 slq:ear=0.99)
+  rtn2 gptq2 osaq+gptq2 rtn3 gptq3 osaq+gptq3 gptq5 gptq6 gptq7 gptq8 slq:ear=0.99)
 defaults=(--model "$root/examples/model" --threads "$(jobs)")
 case " $* " in
   *' --compare'* | *' --weights'*) ;;

@@ -175,7 +175,8 @@ int main(int argc, char** argv) {
     add(suite, "Codebook2x16", aaac, {4096, 4096, 1, a, true}, a == Activations::bf16);
   for (const index_t tokens : {2, 4, 8, 16, 64})
     add(suite, "Codebook2x16", aaac, {4096, 4096, tokens, Activations::bf16, true}, true);
-  for (const index_t tokens : {4, 16}) add(suite, "Codebook2x16", aaac, {4096, 4096, tokens, Activations::int8, true}, true);
+  for (const index_t tokens : {4, 16})
+    add(suite, "Codebook2x16", aaac, {4096, 4096, tokens, Activations::int8, true}, true);
   if (decant::best_isa() > decant::Isa::avx2)
     for (const Activations a : {Activations::bf16, Activations::int8})
       add(suite, "Codebook2x16", aaac, {4096, 4096, 1, a, false, decant::Isa::avx2});

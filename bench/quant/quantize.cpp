@@ -1,6 +1,7 @@
-// Packing weights: the figure is millions of weights per second, its inverse the time per million. The error is the share
-// of the layer's output that is lost, tr(D H D^T) / tr(W H W^T), on the inputs that the quantizer saw; the peer is plain
-// rounding to the same format, which says what an algorithm costs. Groups of 128, inputs with a falling spectrum.
+// Packing weights: the figure is millions of weights per second, its inverse the time per million. The error is the
+// share of the layer's output that is lost, tr(D H D^T) / tr(W H W^T), on the inputs that the quantizer saw; the peer
+// is plain rounding to the same format, which says what an algorithm costs. Groups of 128, inputs with a falling
+// spectrum.
 
 #include <cmath>
 #include <string>
@@ -50,27 +51,25 @@ struct Layer {
 
 template <class Q, class Peer>
 void add(bench::Suite& suite, const std::string& name, const Q& quantizer, const Peer& peer, index_t n) {
-  suite.add({.primitive = "quantize", .policy = name, .shape = bench::shape("rows", n, "cols", n)}, [=](bench::Row& row) {
-    const Layer layer(n);
-    decant::Cpu cpu;
-    const auto packing = [&](const auto& q, std::vector<std::byte>& bytes) {
-      using F = typename std::remove_cvref_t<decltype(q)>::Format;
-      bytes.resize(static_cast<std::size_t>(quant::packed_bytes(q.format(), n, n)));
-      const quant::Packed<F, std::byte> packed(q.format(), n, n, View<std::byte, 1>(bytes));
-      return [&cpu, &layer, q, packed] { quantize(cpu, q, layer.w(), layer.sums.view(), packed); };
-    };
-    std::vector<std::byte> bytes, peer_bytes;
-    const auto ours = packing(quantizer, bytes);
-    const auto theirs = packing(peer, peer_bytes);
-    ours();
-    using F = typename Q::Format;
-    const quant::Packed<F> packed(quantizer.format(), n, n, View<const std::byte, 1>(bytes));
-    const double error = quant::output_error(cpu, packed, layer.w(), layer.sums.view().hessian).relative();
-    row.measure({.ours = ours,
-                 .peers = {{"Rtn", theirs}},
-                 .items = static_cast<double>(n * n),
-                 .error = error});
-  });
+  suite.add(
+      {.primitive = "quantize", .policy = name, .shape = bench::shape("rows", n, "cols", n)}, [=](bench::Row& row) {
+        const Layer layer(n);
+        decant::Cpu cpu;
+        const auto packing = [&](const auto& q, std::vector<std::byte>& bytes) {
+          using F = typename std::remove_cvref_t<decltype(q)>::Format;
+          bytes.resize(static_cast<std::size_t>(quant::packed_bytes(q.format(), n, n)));
+          const quant::Packed<F, std::byte> packed(q.format(), n, n, View<std::byte, 1>(bytes));
+          return [&cpu, &layer, q, packed] { quantize(cpu, q, layer.w(), layer.sums.view(), packed); };
+        };
+        std::vector<std::byte> bytes, peer_bytes;
+        const auto ours = packing(quantizer, bytes);
+        const auto theirs = packing(peer, peer_bytes);
+        ours();
+        using F = typename Q::Format;
+        const quant::Packed<F> packed(quantizer.format(), n, n, View<const std::byte, 1>(bytes));
+        const double error = quant::output_error(cpu, packed, layer.w(), layer.sums.view().hessian).relative();
+        row.measure({.ours = ours, .peers = {{"Rtn", theirs}}, .items = static_cast<double>(n * n), .error = error});
+      });
 }
 
 }  // namespace

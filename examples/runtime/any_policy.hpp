@@ -358,7 +358,8 @@ inline Composition parse_composition(const std::string& text, const Config& conf
   c.weights = parts[3].second;
   validate(c.stack, config.layers);
   for (const auto& [key, value] : parts) {
-    if (value != "full" && value != "dense" && value != "stored") c.text += (c.text.empty() ? "" : " ") + key + "=" + value;
+    if (value != "full" && value != "dense" && value != "stored")
+      c.text += (c.text.empty() ? "" : " ") + key + "=" + value;
   }
   if (c.text.empty()) c.text = "full";
   return c;

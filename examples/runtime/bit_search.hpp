@@ -2,6 +2,7 @@
 // quantised once at every width; every further measurement only exchanges matrices.
 #pragma once
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -35,13 +36,14 @@ inline BitSearch parse_bit_search(const std::string& text) {
     const std::size_t equals = parts[i].find('=');
     const std::string key = parts[i].substr(0, equals);
     if (i == 0 && text.substr(0, text.find(':')) == "slq") continue;
-    if (equals == std::string::npos || (key != "ear" && key != "permutations")) detail::refuse("weights", expected, text);
+    if (equals == std::string::npos || (key != "ear" && key != "permutations"))
+      detail::refuse("weights", expected, text);
     const double value = detail::parse_number(parts[i].substr(equals + 1), "weights", expected);
     if (key == "ear") {
       search.ear = value;
     } else {
+      if (!(value <= 1024) || value != std::floor(value)) detail::refuse("weights", expected, text);
       search.permutations = static_cast<int>(value);
-      if (value != search.permutations || value > 1024) detail::refuse("weights", expected, text);
     }
   }
   if (parts.empty() || parts[0] != "slq" || search.ear <= 0 || search.ear >= 1 || search.permutations < 1)
@@ -85,15 +87,18 @@ FoundBits search_bits(decant::Cpu& cpu, const Weights& weights, const BitSearch&
   };
   FoundBits found;
   const auto group_count = static_cast<std::size_t>(copy.inputs());
+  // Games of one width against the widest, then checks of results.
   const std::size_t total =
-      1 + static_cast<std::size_t>(wanted.permutations) * group_count * (search.options.size() - 1);
+      1 + (search.options.size() - 1) * ((group_count - 1) * static_cast<std::size_t>(wanted.permutations) + 1) +
+      static_cast<std::size_t>(search.checks);
   const auto evaluate = [&](View<const int, 1> bits) {
     const auto distance = judge(with_packed(weights, choose(bits))).distance;
     progress(wanted.name + ", measurement", static_cast<std::size_t>(++found.evaluations), total);
     return quant::Fidelity{distance.ear, distance.kl, distance.standard_error};
   };
   const quant::SlqTable table = quant::shapley_sensitivities(search, evaluate, copy.inputs());
-  found.result = quant::distribution_lossless(cpu, search, table, View<const quant::SlqGroup, 1>(groups), wanted.ear, evaluate);
+  found.result =
+      quant::distribution_lossless(cpu, search, table, View<const quant::SlqGroup, 1>(groups), wanted.ear, evaluate);
   found.packed = choose(View<const int, 1>(found.result.bits));
   return found;
 }

@@ -1,5 +1,5 @@
-// Calibration of a model's weights: the model reads a text, and what enters each matrix is summed up. The matrices do it
-// themselves: one that observes stands in the weights in place of the stored one, so that Llama knows nothing of it.
+// Calibration of a model's weights: the model reads a text, and what enters each matrix is summed up. The matrices do
+// it themselves: one that observes stands in the weights in place of the stored one, so that Llama knows nothing of it.
 #pragma once
 
 #include <memory>
@@ -55,8 +55,8 @@ inline std::vector<Tokens> windows_of(const Config& config, const std::string& t
   return windows;
 }
 
-/// Sums of the inputs of each matrix that for_each_matrix() visits, by its input (matrices that read the same rows share
-/// them). progress(done, total) is called after each window.
+/// Sums of the inputs of each matrix that for_each_matrix() visits, by its input (matrices that read the same rows
+/// share them). progress(done, total) is called after each window.
 template <class Progress>
 CalibrationList calibrate(decant::Cpu& cpu, const Config& config, const Weights& weights,
                           const std::vector<Tokens>& text, Progress&& progress) {

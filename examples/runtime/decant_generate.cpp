@@ -94,7 +94,8 @@ void run(const Options& o) {
   const Model model(o.common.model, read_packed);
   require_byte_vocabulary(model.config);
   std::vector<Result> results;
-  for (const std::string& text : o.compare) results.push_back({parse_composition(text, model.config, o.seed), {}, {}, {}});
+  for (const std::string& text : o.compare)
+    results.push_back({parse_composition(text, model.config, o.seed), {}, {}, {}});
   if (!comparing) {
     const std::string text = "visibility=" + o.visibility + " evict=" + o.evict + " attention=" + o.attention;
     results.push_back({parse_composition(text, model.config, o.seed), {}, {}, {}});
@@ -157,7 +158,8 @@ void run(const Options& o) {
   if (comparing) {
     print_table(results);
     std::cout << "\n"
-              << n << " prompt tokens, " << o.max_tokens << " new ones, " << o.common.cache << " cache in " << o.common.kv_dtype << ", medians of " << runs
+              << n << " prompt tokens, " << o.max_tokens << " new ones, " << o.common.cache << " cache in "
+              << o.common.kv_dtype << ", medians of " << runs
               << " interleaved runs; KL (mean and standard error over tokens) and agreement against the full model on "
               << (o.kl_on_prompt > 0 ? "the last " + std::to_string(o.kl_on_prompt) + " tokens of the prompt"
                                      : std::string("its greedy text"))
@@ -190,8 +192,9 @@ int main(int argc, char** argv) {
   auto* visibility = app.add_option("--visibility", o.visibility, visibility_help())->capture_default_str();
   auto* evict = app.add_option("--evict", o.evict, eviction_help())->capture_default_str();
   auto* attention = app.add_option("--attention", o.attention, attention_help())->capture_default_str();
-  auto* weights = app.add_option("--weights", o.weights, "How weights are packed before anything else: " + weights_help())
-                      ->capture_default_str();
+  auto* weights =
+      app.add_option("--weights", o.weights, "How weights are packed before anything else: " + weights_help())
+          ->capture_default_str();
   app.add_option("--calibration", o.calibration,
                  "Text that weight quantizers look at; by default the model's calibration.txt");
   app.add_option("--compare", o.compare,

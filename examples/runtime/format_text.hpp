@@ -1,5 +1,5 @@
-// The text by which files and command lines name a packed format: a name, and its parameters where they are not the
-// defaults that the name implies: "int4:group=128,grid=zero_point", "nf4:group=64", "q4_0".
+// The text by which files name a packed format: a name and all of its parameters, as "int4:grid=zero_point,group=128",
+// "nf4:block=64" or "q4_0".
 #pragma once
 
 #include <map>

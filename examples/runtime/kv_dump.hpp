@@ -62,7 +62,8 @@ class KVDump {
   void check(index_t layer, dkvc::Kind kind) const {
     const Tensor& t = find(layer, kind);
     const std::string where = file_.path() + ": tensor \"" + dump_name(layer, kind) + "\"";
-    if (t.raw || t.dtype != shape_.dtype) bad_format(where, decant::name(shape_.dtype), t.raw ? "U8" : decant::name(t.dtype));
+    if (t.raw || t.dtype != shape_.dtype)
+      bad_format(where, decant::name(shape_.dtype), t.raw ? "U8" : decant::name(t.dtype));
     const std::vector<index_t> expected = {shape_.tokens, shape_.kv_heads, shape_.dim(kind)};
     if (t.shape != expected) bad_format(where, "shape " + shown(expected), shown(t.shape));
   }

@@ -1,6 +1,6 @@
-// Llama<Stack, Cache, Ctx>: one sequence of a Llama model, computed with decant alone. The stack says which technique of
-// each family is used, the cache how KV rows are stored, the context where it all happens; everything else is the plain
-// transformer. Read prefill() first.
+// Llama<Stack, Cache, Ctx>: one sequence of a Llama model, computed with decant alone. The stack says which technique
+// of each family is used, the cache how KV rows are stored, the context where it all happens; everything else is the
+// plain transformer. Read prefill() first.
 #pragma once
 
 #include <algorithm>

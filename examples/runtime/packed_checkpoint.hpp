@@ -1,8 +1,9 @@
-// Packed matrices in safetensors files: the bytes stand as a U8 tensor under the matrix's name, the format, the shape and
-// a checksum in the metadata under "decant.packed.<name>": "int4:grid=zero_point,group=128 128 352 0123456789abcdef".
-// Altered or truncated bytes are errors.
+// Packed matrices in safetensors files: the bytes stand as a U8 tensor under the matrix's name, the format, the shape
+// and a checksum in the metadata under "decant.packed.<name>": "int4:grid=zero_point,group=128 128 352
+// 0123456789abcdef". Altered or truncated bytes are errors.
 #pragma once
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -47,30 +48,40 @@ inline std::optional<PackedMatrix> find_packed(const Checkpoint& checkpoint, con
   const View<const std::byte, 1> bytes(tensor.data, tensor.bytes);
   const std::string expected = entry->substr(entry->size() - 16);
   const std::string got = packed_checksum(bytes);
-  if (got != expected) bad_format(where, "bytes with checksum " + expected, got);
+  if (got != expected) bad_format(where, "bytes with checksum " + shown(Json(expected)), got);
   return reader(format, rows, cols, bytes, where);
 }
 
-/// Writes `to` as a copy of the checkpoint in which these matrices are packed: all of the file, or none of it.
+/// Writes `to` as a copy of the checkpoint in which these matrices are packed: all of the file, or none of it. What is
+/// packed in the checkpoint already, and not here, stays as it is.
 inline void write_packed(const std::string& to, const Checkpoint& checkpoint,
                          const std::map<std::string, PackedMatrix>& packed) {
-  std::vector<SafetensorsWriter::Entry> entries;
+  struct Stored {
+    SafetensorsWriter::Entry entry;
+    View<const std::byte, 1> bytes;
+    index_t alignment() const { return entry.raw ? 0 : decant::size_of(entry.dtype); }
+  };
+  std::vector<Stored> stored;
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  // Numbers first, since they must be aligned; packed bytes may stand anywhere.
-  const auto is_kept = [&](const std::string& name) { return packed.count(name) == 0; };
   checkpoint.for_each([&](const std::string& name, const Tensor& tensor) {
-    if (is_kept(name)) entries.push_back({name, tensor.dtype, tensor.shape, tensor.raw});
+    if (packed.count(name) != 0) return;
+    stored.push_back(
+        {{name, tensor.dtype, tensor.shape, tensor.raw}, View<const std::byte, 1>(tensor.data, tensor.bytes)});
+    if (const std::string* const entry = checkpoint.metadata(packed_metadata + name))
+      metadata[packed_metadata + name] = *entry;
   });
   for (const auto& [name, matrix] : packed) {
-    entries.push_back({name, DType::e4m3, {matrix.bytes()}, true});
+    stored.push_back({{name, DType::e4m3, {matrix.bytes()}, true}, matrix.data()});
     metadata[packed_metadata + name] = matrix.format() + " " + std::to_string(matrix.rows()) + " " +
                                        std::to_string(matrix.cols()) + " " + packed_checksum(matrix.data());
   }
+  // Wide numbers first, since they must be aligned; packed bytes may stand anywhere.
+  std::stable_sort(stored.begin(), stored.end(),
+                   [](const Stored& a, const Stored& b) { return a.alignment() > b.alignment(); });
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const Stored& s : stored) entries.push_back(s.entry);
   SafetensorsWriter writer(to, entries, metadata);
-  checkpoint.for_each([&](const std::string& name, const Tensor& tensor) {
-    if (is_kept(name)) writer.add(View<const std::byte, 1>(tensor.data, tensor.bytes));
-  });
-  for (const auto& [name, matrix] : packed) writer.add(matrix.data());
+  for (const Stored& s : stored) writer.add(s.bytes);
   writer.commit();
 }
 

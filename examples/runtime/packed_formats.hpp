@@ -7,7 +7,8 @@
 
 namespace runtime {
 
-/// `owner` keeps the bytes alive, or is null when the caller does. Compiled in packed_matrix.cpp, for every format there.
+/// `owner` keeps the bytes alive, or is null when the caller does. Compiled in packed_matrix.cpp, for every format
+/// there.
 template <class F>
 PackedMatrix hold(const decant::quant::Packed<F>& matrix, std::shared_ptr<const void> owner);
 

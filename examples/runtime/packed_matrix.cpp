@@ -33,7 +33,8 @@ using All = Formats<
     quant::ggml::Q6_K, quant::ggml::IQ4_NL, quant::Scaled<quant::Int<4>>,
     quant::Scaled<quant::Codebook2x16<decant::fp16>>>;
 
-// --- formats as text: to_text() for files, from_text() fills in what the name leaves open --------------------------------
+// --- formats as text: to_text() for files, from_text() takes the parameters that follow the name
+// --------------------------------
 
 constexpr quant::IntGrid int_grids[] = {quant::IntGrid::zero_point, quant::IntGrid::minimum, quant::IntGrid::symmetric,
                                         quant::IntGrid::signed_max, quant::IntGrid::centred};
@@ -110,7 +111,8 @@ class Holder final : public PackedWeights {
   View<const std::byte, 1> data() const override { return {matrix_.data(), matrix_.bytes()}; }
   std::string format() const override { return to_text(matrix_.format()).text(); }
   void multiply(decant::Cpu& cpu, View<const float, 2> x, View<float, 2> y) const override {
-    matmul(cpu, matrix_, x, y);
+    // As the stored matrices, whose products are in fp32: what is judged is the weights.
+    matmul(cpu, matrix_, x, y, quant::Activations::fp32);
   }
   void row(decant::Cpu& cpu, index_t r, View<float, 1> out) const override { dequantize_row(cpu, matrix_, r, out); }
 

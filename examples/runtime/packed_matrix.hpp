@@ -1,5 +1,6 @@
 // PackedMatrix: a quantised weight matrix in any of decant's formats, chosen when the program runs, and the text by
-// which files name a format ("int4:128,zero_point"). A runtime with one format uses decant::quant::Packed itself.
+// which files name a format ("int4:grid=zero_point,group=128"). A runtime with one format uses decant::quant::Packed
+// itself.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +54,9 @@ class PackedMatrix {
 static_assert(decant::quant::WeightMatrix<PackedMatrix, decant::Cpu>);
 
 /// A matrix over the caller's bytes, which must outlive it. `where` names the tensor in errors: FormatError when the
-/// text names no format, when the format cannot have this shape, or when it takes another number of bytes. Compiled with
-/// all formats' kernels in packed_matrix.cpp: programs that read packed models pass it to Weights, the others need not.
+/// text names no format, when the format cannot have this shape, or when it takes another number of bytes. Compiled
+/// with all formats' kernels in packed_matrix.cpp: programs that read packed models pass it to Weights, the others need
+/// not.
 PackedMatrix read_packed(const std::string& format, index_t rows, index_t cols, View<const std::byte, 1> bytes,
                          const std::string& where);
 using PackedReader = decltype(&read_packed);

@@ -16,7 +16,8 @@
 namespace runtime {
 
 inline std::string weights_help() {
-  return "stored, slq:ear=SHARE[,permutations=COUNT] (the fewest bits of GPTQ whose EAR is at least so much), or one of " +
+  return "stored, slq:ear=SHARE[,permutations=COUNT] (the fewest bits of GPTQ whose EAR is at least so much), or one "
+         "of " +
          recipe_names();
 }
 

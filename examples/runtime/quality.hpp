@@ -26,7 +26,9 @@ class Judge {
 
   Quality operator()(const Weights& weights) const {
     const std::vector<float> own = logits(weights);
-    const auto rows = [&](const std::vector<float>& l) { return View<const float, 2>(l.data(), positions(), config_.vocab); };
+    const auto rows = [&](const std::vector<float>& l) {
+      return View<const float, 2>(l.data(), positions(), config_.vocab);
+    };
     Quality q;
     q.distance = decant::quant::ear(cpu_, rows(reference_), rows(own));
     double nats = 0;

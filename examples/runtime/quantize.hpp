@@ -34,7 +34,8 @@ std::map<std::string, PackedMatrix> pack(decant::Cpu& cpu, const Weights& weight
   std::size_t done = 0;
   for_each_matrix(copy, [&](const std::string& name, index_t input, Matrix& w) {
     const std::vector<float> values = widened(cpu, w);
-    const quant::Calibration calibration = sums.empty() ? quant::Calibration{} : sums[static_cast<std::size_t>(input)]->view();
+    const quant::Calibration calibration =
+        sums.empty() ? quant::Calibration{} : sums[static_cast<std::size_t>(input)]->view();
     packed.emplace(name, recipe.pack(cpu, {values.data(), rows_of(w), columns_of(w)}, calibration));
     progress(++done, 7 * weights.layers.size());
   });

@@ -43,7 +43,8 @@ class SafetensorsWriter {
       end_ += size;
     }
     std::string text = header.dump();
-    text.resize((8 + text.size() + 63) / 64 * 64 - 8, ' ');  // so that the first tensor is aligned where the file is mapped
+    text.resize((8 + text.size() + 63) / 64 * 64 - 8,
+                ' ');  // so that the first tensor is aligned where the file is mapped
     std::byte length[8];
     decant::store_le(length, std::uint64_t{text.size()});
     file_.write(length, sizeof length);

@@ -122,9 +122,11 @@ class Weights {
 
   const Tensor& find(const std::string& name, const std::vector<index_t>& shape) {
     const Tensor& tensor = checkpoint_.get(name, shape);
-    const bool plain = !tensor.raw && (tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16);
+    const bool plain =
+        !tensor.raw && (tensor.dtype == DType::f32 || tensor.dtype == DType::f16 || tensor.dtype == DType::bf16);
     if (!plain) {
-      bad_format("tensor \"" + name + "\"", "weights in F32, F16 or BF16", tensor.raw ? "U8" : decant::name(tensor.dtype));
+      bad_format("tensor \"" + name + "\"", "weights in F32, F16 or BF16",
+                 tensor.raw ? "U8" : decant::name(tensor.dtype));
     }
     bytes += tensor.bytes;
     return tensor;

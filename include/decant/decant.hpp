@@ -41,6 +41,7 @@
 #include "kv/visibility.hpp"
 #include "kv/write.hpp"
 #include "quant/aaac.hpp"
+#include "quant/activations.hpp"
 #include "quant/awq.hpp"
 #include "quant/calibration.hpp"
 #include "quant/calibration_sums.hpp"

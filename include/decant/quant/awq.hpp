@@ -2,8 +2,10 @@
 // transforms of what another quantizer gets: AwqScale multiplies columns by powers of their inputs' mean magnitudes,
 // AwqClip narrows the range of every group; both keep the candidate whose outputs change least.
 // Ours: any quantizer may stand inside, and the search for scales runs it; scales are stored (Scaled<F>) instead of
-// folded into the layer before; without inputs, outputs are seen through the Hessian, the same measure over all
-// calibration tokens, or without that through the importance of each column.
+// folded into the layer before, and each matrix has its own, by its own outputs, where the official code gives one to
+// all matrices of an input, by a block's; without inputs, outputs are seen through the Hessian, the same measure over
+// all calibration tokens, or without that through the importance of each column. (The official ranges are not forced
+// through 0, as IntGrid::zero_point's are; IntGrid::minimum is nearest to them.)
 #ifndef DECANT_QUANT_AWQ_HPP
 #define DECANT_QUANT_AWQ_HPP
 
@@ -183,10 +185,11 @@ void quantize(Cpu& cpu, const AwqScale<Inner>& q, View<const float, 2> w, const 
   }
 
   // False where a scaled weight would not be finite.
+  constexpr double most = 0x1.fffffep127;
   const auto run = [&](int i) {
     detail::awq_scales(c.magnitude, static_cast<double>(i) / q.ratios, s);
     for (index_t k = 0; k < cols; ++k) {
-      if (static_cast<double>(largest[k]) * s[k] > static_cast<double>(std::numeric_limits<float>::max())) return false;
+      if (static_cast<double>(largest[k]) * s[k] > most) return false;
     }
     for (index_t r = 0; r < rows; ++r) {
       for (index_t k = 0; k < cols; ++k) scaled(r, k) = static_cast<float>(static_cast<double>(w(r, k)) * s[k]);

@@ -40,8 +40,8 @@ struct EarPosition {
   EarState state = EarState::skipped;
 };
 
-/// Over the counted positions; NaN where there is none. Neighbouring positions are not independent: the standard error
-/// is that of as many independent ones.
+/// Over the counted positions; ear, percentile, KL and agreement are NaN where there is none. Neighbouring positions
+/// are not independent: the standard error is that of as many independent ones.
 struct EarResult {
   double ear = 0;
   double standard_error = 0;  ///< of ear

@@ -264,6 +264,10 @@ void quantize(Cpu& cpu, const Gptq<G>& q, View<const float, 2> w, const Calibrat
   constexpr const char* where = "quant::quantize";
   detail::require_weights(w, out);
   require_calibration(c, needs(q), out.cols(), where);
+  for (index_t k = 0; k < out.cols(); ++k) {
+    const double d = c.hessian(k, k);
+    require(d >= 0 && std::isfinite(d), where, "calibration.hessian", "a finite diagonal of at least 0", d);
+  }
   validate(q, out.cols());
   const F format = q.format();
   require(out.format() == format, where, "out", "the format that q writes", "another one");

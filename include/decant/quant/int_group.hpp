@@ -112,7 +112,10 @@ struct Int {
     const std::byte* const scales = row + scales_at(cols);
     const std::byte* const origins = scales + 2 * groups(cols);
     Group g{load_half(scales + 2 * j), static_cast<float>(half)};
-    if (grid == IntGrid::zero_point) g.origin = static_cast<float>(static_cast<std::uint8_t>(origins[j]));
+    if (grid == IntGrid::zero_point) {
+      // From a file it may be any byte: the bits that codes have.
+      g.origin = static_cast<float>(static_cast<int>(origins[j]) & (levels - 1));
+    }
     if (grid == IntGrid::minimum) g.origin = load_half(origins + 2 * j);
     return g;
   }

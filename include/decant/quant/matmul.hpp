@@ -28,9 +28,9 @@ namespace decant::quant {
 /// (b = 0 but for zero points and minima). The sums of eight or more lanes, in fp32, in any order.
 constexpr double matmul_error_bound(index_t cols) { return (static_cast<double>(cols) / 8 + 32) * 0x1p-24; }
 
-/// On top of it, of formats with tables of 16 values that a kernel holds in fewer bits: of each |w_k x_k|, Nf4 with bf16
-/// activations; of |x_k| times the largest value of its group's table, with int8 ones, Nf4 and Codebook2x16 (unless all
-/// its values are multiples of a power of two, at most 127 of it).
+/// On top of it, of formats with tables of 16 values that a kernel holds in fewer bits: of each |w_k x_k|, Nf4 with
+/// bf16 activations; of |x_k| times the largest value of its group's table, with int8 ones, Nf4 and Codebook2x16
+/// (unless all its values are multiples of a power of two, at most 127 of it).
 inline constexpr double bf16_table_error_bound = 0x1p-16;
 inline constexpr double int8_table_error_bound = 0.5001 / 127;
 
@@ -43,9 +43,9 @@ constexpr double activation_error_bound(Activations a) {
 /// products round the table to 8 bits too: a weight is then off by at most this share of its group's largest entry.
 constexpr double table_error_bound(Activations a) { return a == Activations::int8 ? 0.5001 / 127 : 0; }
 
-/// y = x * w^T. x [tokens, cols], y [tokens, rows], fp32, rows contiguous. A row of w gives the same numbers, to the bit,
-/// whatever the other rows, the other tokens and the number of threads. Scratch: a copy of x. ArgumentError where shapes
-/// differ, before y is written. O(tokens * rows * cols).
+/// y = x * w^T. x [tokens, cols], y [tokens, rows], fp32, rows contiguous. A row of w gives the same numbers, to the
+/// bit, whatever the other rows, the other tokens and the number of threads. Scratch: a copy of x. ArgumentError where
+/// shapes differ, before y is written. O(tokens * rows * cols).
 template <class F>
   requires Codes<F>
 void matmul(Cpu& cpu, const Packed<F>& w, View<const float, 2> x, View<float, 2> y,
@@ -101,7 +101,7 @@ void dequantize(Cpu& cpu, const Packed<F>& w, View<float, 2> out) {
   });
 }
 
-static_assert(WeightFormat<Int<4>, Cpu>);
+static_assert(Codes<Int<4>> && WeightFormat<Int<4>, Cpu>);
 
 }  // namespace decant::quant
 

@@ -267,9 +267,10 @@ inline void osaq_shared(Cpu& cpu, const OsaqSystem& system, index_t group, View<
 
 /// out = w moved: w, out [rows, cols], rows contiguous; they may be the same memory. hessian [cols, cols] as in
 /// Calibration; group: how many weights share a scale later, 0 for all of a row's. Where nothing may be moved (mode
-/// guarded, gamma = 0 and a Hessian of full rank) out is w. ArgumentError when shapes differ or a weight is not finite, before anything is
-/// written. Allocates what Eigen does: some 3 cols^2 doubles. About 9 cols^3 operations for the eigenvectors, on one
-/// thread; then rows * rounds * (cols m^2 / 2 + m^3 / 3) with m directions, or with shared_p rows * rounds * 2 cols m.
+/// guarded, gamma = 0 and a Hessian of full rank) out is w. ArgumentError when shapes differ or a weight is not finite,
+/// before anything is written. Allocates what Eigen does: some 3 cols^2 doubles. About 9 cols^3 operations for the
+/// eigenvectors, on one thread; then rows * rounds * (cols m^2 / 2 + m^3 / 3) with m directions, or with shared_p rows
+/// * rounds * 2 cols m.
 inline OsaqReport osaq_transform(Cpu& cpu, const OsaqTransform& t, View<const float, 2> w,
                                  View<const double, 2> hessian, index_t group, View<float, 2> out) {
   constexpr const char* where = "quant::osaq_transform";

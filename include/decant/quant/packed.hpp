@@ -42,6 +42,20 @@ index_t packed_bytes(const F& format, index_t rows, index_t cols) {
   }
 }
 
+namespace detail {
+
+/// Before any size is computed: sizes may come from a file.
+template <class F>
+void require_packed_shape(const F& format, index_t rows, index_t cols) {
+  constexpr const char* where = "quant::Packed";
+  constexpr index_t most = index_t{1} << 30;  // no product of sizes overflows
+  require(rows >= 0 && rows <= most, where, "rows", "between 0 and 2^30", rows);
+  require(cols <= most, where, "cols", "at most 2^30", cols);
+  validate(format, cols);
+}
+
+}  // namespace detail
+
 /// Byte is const std::byte, or std::byte for one that is being written.
 template <class F, class Byte = const std::byte>
 class Packed {
@@ -55,10 +69,7 @@ class Packed {
   Packed(const F& format, index_t rows, index_t cols, View<Byte, 1> data)
       : format_(format), rows_(rows), cols_(cols), data_(data.data()) {
     constexpr const char* where = "quant::Packed";
-    constexpr index_t most = index_t{1} << 30;  // no product of sizes overflows
-    require(rows >= 0 && rows <= most, where, "rows", "between 0 and 2^30", rows);
-    require(cols <= most, where, "cols", "at most 2^30", cols);
-    validate(format, cols);
+    detail::require_packed_shape(format, rows, cols);
     row_bytes_ = format.row_bytes(cols);  // of a shape that the format can have
     require(data.size() == bytes(), where, "data",
             [&] { return std::to_string(packed_bytes(format, rows, cols)) + " bytes"; }, data.size());
@@ -104,7 +115,8 @@ namespace detail {
 /// (padding, the codes behind a row's last) are the same each time.
 template <class F>
 void begin_packed(const Packed<F, std::byte>& out, const typename F::Layer& layer) {
-  if (out.bytes() > 0) std::memset(out.data(), 0, static_cast<std::size_t>(out.bytes()));
+  if (out.data() == nullptr) return;
+  std::memset(out.data(), 0, static_cast<std::size_t>(out.bytes()));
   out.format().store_layer(layer, out.data());
 }
 

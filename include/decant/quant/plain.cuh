@@ -1,7 +1,7 @@
-// decant: quant::Plain on CUDA: products with a weight matrix stored as it is. One warp per weight row and eight tokens:
-// every weight is loaded once per eight tokens, 16 bytes at a time, and multiplied in fp32. Moves rows * cols *
-// sizeof(T) bytes of weights per eight tokens (from the second-level cache after the first) and 2 * tokens * rows * cols
-// FLOP. The path for decoding and small batches; large prefills are better served by a tensor-core library.
+// decant: quant::Plain on CUDA: products with a weight matrix stored as it is. One warp per weight row and eight
+// tokens: every weight is loaded once per eight tokens, 16 bytes at a time, and multiplied in fp32. Moves rows * cols *
+// sizeof(T) bytes of weights per eight tokens (from the second-level cache after the first) and 2 * tokens * rows *
+// cols FLOP. The path for decoding and small batches; large prefills are better served by a tensor-core library.
 #ifndef DECANT_QUANT_PLAIN_CUH
 #define DECANT_QUANT_PLAIN_CUH
 
@@ -74,8 +74,9 @@ void matmul(Cuda& cuda, const Plain<T>& w, View<const float, 2> x, View<float, 2
   const index_t tokens = x.extent(0);
   if (tokens == 0 || w.rows() == 0) return;
   constexpr int wide = ::decant::detail::per_access<T>;
-  const CudaGrid grid{dim3(cuda_blocks(w.rows(), detail::plain_warps), cuda_blocks(tokens, detail::plain_tokens, 65535)),
-                      dim3(32 * detail::plain_warps)};
+  const CudaGrid grid{
+      dim3(cuda_blocks(w.rows(), detail::plain_warps), cuda_blocks(tokens, detail::plain_tokens, 65535)),
+      dim3(32 * detail::plain_warps)};
   if (::decant::detail::aligned_rows(w.weights.data(), w.weights.stride(0), w.cols()) &&
       ::decant::detail::aligned_rows(x.data(), x.stride(0), x.extent(1))) {
     launch(cuda, where, detail::plain_matmul<T, wide>, grid, w.weights, x, y);

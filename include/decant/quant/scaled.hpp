@@ -1,6 +1,6 @@
 // decant: Scaled<F>, the format F behind a scale for each column: what AWQ writes when the scales are not folded into
-// the layer before (Lin et al., AWQ, arXiv 2306.00978). The bytes are the inverse scales, fp32, padded to 64 bytes, then
-// the matrix in the format F. A weight is the inner one times its column's inverse scale; a product multiplies its
+// the layer before (Lin et al., AWQ, arXiv 2306.00978). The bytes are the inverse scales, fp32, padded to 64 bytes,
+// then the matrix in the format F. A weight is the inner one times its column's inverse scale; a product multiplies its
 // inputs by them first, and then is the inner one.
 #ifndef DECANT_QUANT_SCALED_HPP
 #define DECANT_QUANT_SCALED_HPP
@@ -11,6 +11,8 @@
 #include <string>
 #include <type_traits>
 
+#include "../core/bits.hpp"
+#include "../core/bytes.hpp"
 #include "../core/cpu.hpp"
 #include "../core/view.hpp"
 #include "packed.hpp"
@@ -49,8 +51,7 @@ class Packed<Scaled<F>, Byte> {
   /// format cannot have this shape or the size differs.
   Packed(const Format& format, index_t rows, index_t cols, View<Byte, 1> data) : format_(format), data_(data.data()) {
     constexpr const char* where = "quant::Packed";
-    require(rows >= 0, where, "rows", "at least 0", rows);
-    validate(format, cols);
+    detail::require_packed_shape(format, rows, cols);
     const index_t bytes = format.packed_bytes(rows, cols);
     require(data.size() == bytes, where, "data", [&] { return std::to_string(bytes) + " bytes"; }, data.size());
     require_contiguous(data, where, "data");
@@ -77,14 +78,12 @@ class Packed<Scaled<F>, Byte> {
   const Packed<F, Byte>& inner() const { return inner_; }
   /// What column k's inner weights, or input k, are multiplied by.
   float inverse_scale(index_t k) const {
-    float x;
-    std::memcpy(&x, data_ + 4 * k, 4);
-    return x;
+    return bit_cast<float>(load_le<std::uint32_t>(data_ + 4 * k));
   }
   void set_inverse_scale(index_t k, float x) const
     requires(!std::is_const_v<Byte>)
   {
-    std::memcpy(data_ + 4 * k, &x, 4);
+    store_le(data_ + 4 * k, bit_cast<std::uint32_t>(x));
   }
   /// Zeros between the scales and the matrix.
   void clear_padding() const
@@ -121,6 +120,24 @@ void matmul(Cpu& cpu, const Packed<Scaled<F>>& w, View<const float, 2> x, View<f
     for (index_t k = 0; k < w.cols(); ++k) scaled(t, k) = x(t, k) * w.inverse_scale(k);
   }
   matmul(cpu, w.inner(), scaled, y, options...);
+}
+
+/// y = w * x for one token. x [cols], y [rows], both contiguous.
+template <class F, class... Options>
+void matvec(Cpu& cpu, const Packed<Scaled<F>>& w, View<const float, 1> x, View<float, 1> y, const Options&... options) {
+  require_contiguous(x, "quant::matvec", "x");
+  require_contiguous(y, "quant::matvec", "y");
+  matmul(cpu, w, View<const float, 2>(x.data(), 1, x.extent(0)), View<float, 2>(y.data(), 1, y.extent(0)), options...);
+}
+
+/// All rows as floats: out [rows, cols], rows contiguous.
+template <class F>
+void dequantize(Cpu& cpu, const Packed<Scaled<F>>& w, View<float, 2> out) {
+  dequantize(cpu, w.inner(), out);
+  cpu.parallel_ranges(w.rows(), 1, [&](index_t first, index_t last, index_t) {
+    for (index_t r = first; r < last; ++r)
+      for (index_t k = 0; k < w.cols(); ++k) out(r, k) *= w.inverse_scale(k);
+  });
 }
 
 }  // namespace decant::quant

@@ -143,11 +143,11 @@ inline SlqResult allocate_loss(Cpu& cpu, const SlqSearch& search, const SlqTable
   return r;
 }
 
-/// Distribution-lossless: the fewest bits whose EAR is at least `target`. The prediction decides; then [ours] results are
-/// measured, up to search.checks times. While the mean less two standard errors is below the target, the aim rises by what
-/// is missing; once a result has met the target, further aims halve the gap between the last that failed and the least
-/// that held, since one step up can be far too long. The smallest result that held is returned, or the last one when none
-/// did. ArgumentError when not even the widest width is predicted to meet the target.
+/// Distribution-lossless: the fewest bits whose EAR is at least `target`. The prediction decides; then [ours] results
+/// are measured, up to search.checks times. While the mean less two standard errors is below the target, the aim rises
+/// by what is missing; once a result has met the target, further aims halve the gap between the last that failed and
+/// the least that held, since one step up can be far too long. The smallest result that held is returned, or the last
+/// one when none did. ArgumentError when not even the widest width is predicted to meet the target.
 template <SlqEvaluate Evaluate>
 SlqResult distribution_lossless(Cpu& cpu, const SlqSearch& search, const SlqTable& table,
                                 View<const SlqGroup, 1> groups, double target, Evaluate&& evaluate) {
@@ -195,26 +195,37 @@ SlqResult distribution_lossless(Cpu& cpu, const SlqSearch& search, const SlqTabl
   return result;
 }
 
-/// A task's score with the quantized model and with the original, in (0, 1], over so many questions.
+/// A task's score with the quantized model, in [0, 1], and with the original, in (0, 1], over so many questions.
 struct TaskScore {
   double score = 0;
   double baseline = 0;
   index_t samples = 0;
 };
 
+namespace detail {
+
+inline void require_tasks(const View<const TaskScore, 1>& tasks, const char* where) {
+  require(tasks.extent(0) >= 1, where, "tasks", "at least 1", tasks.extent(0));
+  for (index_t i = 0; i < tasks.extent(0); ++i) {
+    require(tasks[i].baseline > 0 && tasks[i].baseline <= 1, where, "tasks", "baselines in (0, 1]", tasks[i].baseline);
+    require(tasks[i].score >= 0 && tasks[i].score <= 1, where, "tasks", "scores in [0, 1]", tasks[i].score);
+    require(tasks[i].samples >= 1, where, "tasks", "at least 1 question each", tasks[i].samples);
+  }
+}
+
+}  // namespace detail
+
 /// Mean of score / baseline.
 inline double recovery(View<const TaskScore, 1> tasks) {
-  require(tasks.extent(0) >= 1, "quant::recovery", "tasks", "at least 1", tasks.extent(0));
+  detail::require_tasks(tasks, "quant::recovery");
   double sum = 0;
-  for (index_t i = 0; i < tasks.extent(0); ++i) {
-    require(tasks[i].baseline > 0, "quant::recovery", "tasks", "baselines above 0", tasks[i].baseline);
-    sum += tasks[i].score / tasks[i].baseline;
-  }
+  for (index_t i = 0; i < tasks.extent(0); ++i) sum += tasks[i].score / tasks[i].baseline;
   return sum / static_cast<double>(tasks.extent(0));
 }
 
 /// [ours] No task is below its baseline by more than chance allows at 5 %: score >= a - 1.645 sqrt(a (1 - a) / n).
 inline bool within_chance(View<const TaskScore, 1> tasks) {
+  detail::require_tasks(tasks, "quant::within_chance");
   for (index_t i = 0; i < tasks.extent(0); ++i) {
     const double a = tasks[i].baseline;
     if (tasks[i].score < a - 1.645 * std::sqrt(a * (1 - a) / static_cast<double>(tasks[i].samples))) return false;
@@ -232,7 +243,8 @@ struct TaskLine {
 /// From one point: its recovery, and its KL as measured and as predicted.
 inline TaskLine task_line(double point_recovery, double measured_kl, double predicted_kl, double target) {
   TaskLine line;
-  line.alpha = (1 - point_recovery) / measured_kl;
+  // Over the likeliest tokens alone KL can be slightly negative, which says nothing of the sign of alpha.
+  line.alpha = (1 - point_recovery) / (measured_kl > 0 ? measured_kl : 1e-12);
   line.rho = predicted_kl > 0 ? measured_kl / predicted_kl : 1;
   line.most_kl = line.alpha > 0 ? (1 - target) / line.alpha : __builtin_huge_val();
   return line;

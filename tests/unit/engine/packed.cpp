@@ -99,7 +99,7 @@ TEST_CASE("packed: bytes that were altered or cut off, and metadata that do not 
   // The last byte belongs to the last packed matrix by name.
   std::string flipped = good;
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
-  CHECK_THAT(verdict(flipped), catch_compat::contains("v_proj.weight\": expected bytes with checksum "));
+  CHECK_THAT(verdict(flipped), catch_compat::contains("v_proj.weight\": expected bytes with checksum \""));
   for (const std::size_t size : {good.size() - 1, good.size() / 2, std::size_t{100}, std::size_t{7}})
     CHECK_THAT(verdict(good.substr(0, size)), catch_compat::contains("model.safetensors"));
   CHECK_THAT(verdict(good, nullptr), catch_compat::contains("expected weights that this program reads"));
@@ -109,6 +109,22 @@ TEST_CASE("packed: bytes that were altered or cut off, and metadata that do not 
   CHECK_THAT(verdict(with("grid=zero_point", "grid=zero_pomnt")), catch_compat::contains("a known grid"));
   CHECK_THAT(verdict(with("grid=zero_point,", "grix=zero_point,")), catch_compat::contains("\"grid=...\""));
   CHECK_THAT(verdict(with(" 32 32 ", " 32 33 ")), catch_compat::contains("the shape 32 32"));
+}
+
+TEST_CASE("packed: what is packed already stays so in a further copy", "[packed]") {
+  const TemporaryFolder folder;
+  write_model(folder, {.layers = 1});
+  const Loaded model(folder);
+  const auto packed = packed_by("mxfp4", model, {});
+  const TemporaryFolder first, second;
+  write_packed_model(folder, first, model, packed);
+  const runtime::Checkpoint once(first.path());
+  std::filesystem::copy_file(folder.file("config.json"), second.file("config.json"));
+  runtime::write_packed(second.file("model.safetensors"), once, {});
+  const runtime::Checkpoint twice(second.path());
+  const auto prompt = random_prompt(20);
+  CHECK(logits_of(model, Weights(model.config, twice, runtime::read_packed), prompt) ==
+        logits_of(model, runtime::with_packed(model.weights, packed), prompt));
 }
 
 TEST_CASE("packed: calibration sums what enters each matrix, once per input", "[packed]") {
@@ -181,7 +197,7 @@ TEST_CASE("packed: a search for bit widths meets its target with fewer bits than
 TEST_CASE("packed: names of recipes and searches", "[packed]") {
   CHECK(runtime::parse_bit_search("slq:ear=0.98").ear == 0.98);
   CHECK(runtime::parse_bit_search("slq:ear=0.98,permutations=5").permutations == 5);
-  for (const char* text : {"slq:ear=1", "slq:ear=0", "slq:ear", "slq:bits=4", "slqq", "slq:ear=0.9,permutations=1.5",
+  for (const char* text : {"slq:ear=1", "slq:ear=0", "slq:ear", "slq:bits=4", "slqq", "slq:ear=0.9,permutations=1.5", "slq:ear=0.9,permutations=1e14",
                            "slq:ear=0.9,permutations=0"}) {
     INFO(text);
     CHECK_THAT(error_of<ArgumentError>([&] { runtime::require_weights_name(text); }), catch_compat::contains("slq:ear=SHARE"));

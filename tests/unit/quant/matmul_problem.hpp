@@ -22,7 +22,8 @@ inline std::vector<float> activations_of(index_t tokens, index_t cols, std::uint
 }
 
 template <class F>
-std::vector<float> product(Cpu& cpu, const Quantized<F>& q, const std::vector<float>& x, index_t tokens, Activations a) {
+std::vector<float> product(Cpu& cpu, const Quantized<F>& q, const std::vector<float>& x, index_t tokens,
+                           Activations a) {
   std::vector<float> y(at(tokens * q.rows), NAN);
   matmul(cpu, q.packed(), View<const float, 2>(x.data(), tokens, q.cols), View<float, 2>(y.data(), tokens, q.rows), a);
   return y;
@@ -64,7 +65,8 @@ void check_product(const Quantized<F>& q, index_t tokens, const Reach& reach, co
       cpu.set_isa(static_cast<Isa>(isa));
       const std::vector<float> y = product(cpu, q, x, tokens, a);
       for (std::size_t i = 0; i < y.size(); ++i) {
-        INFO(name(static_cast<Isa>(isa)) << " " << name(a) << " cols " << q.cols << " tokens " << tokens << " at " << i);
+        INFO(name(static_cast<Isa>(isa)) << " " << name(a) << " cols " << q.cols << " tokens " << tokens << " at "
+                                         << i);
         REQUIRE(std::abs(y[i] - exact[i]) <= bound[i]);
       }
       const std::vector<float> last(x.end() - q.cols, x.end());

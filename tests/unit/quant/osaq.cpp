@@ -390,8 +390,8 @@ TEST_CASE("OSAQ before GPTQ is worth what was measured", "[quant][osaq][statisti
       const std::vector<float> ours = transform(p, {}, group);
       const double guarded2 = error(two, ours), guarded3 = error(three, ours);
       INFO((tails == Tails::outliers ? "outliers" : "Student")
-           << ", group " << group << ": none " << none2 << "/" << none3 << ", l2 " << l22 << "/" << l23 << ", paper " << paper2 << "/" << paper3 << ", guarded " << guarded2 << "/"
-           << guarded3);
+           << ", group " << group << ": none " << none2 << "/" << none3 << ", l2 " << l22 << "/" << l23 << ", paper "
+           << paper2 << "/" << paper3 << ", guarded " << guarded2 << "/" << guarded3);
       CHECK(none2 > l22);
       CHECK(l22 > paper2);
       CHECK(none3 > l23);

@@ -31,7 +31,8 @@ void check(Isa isa, index_t tokens, index_t rows, index_t cols) {
   const std::vector<float> x = uniform(tokens * cols, 2);
   std::vector<float> y(static_cast<std::size_t>(tokens * rows), NAN);
   const decant::quant::Plain<T> plain{View<const T, 2>(w.data(), rows, cols)};
-  decant::quant::matmul(cpu, plain, View<const float, 2>(x.data(), tokens, cols), View<float, 2>(y.data(), tokens, rows));
+  decant::quant::matmul(cpu, plain, View<const float, 2>(x.data(), tokens, cols),
+                        View<float, 2>(y.data(), tokens, rows));
   for (index_t t = 0; t < tokens; ++t) {
     std::vector<float> alone(static_cast<std::size_t>(rows));
     decant::quant::matvec(cpu, plain, View<const float, 1>(x.data() + t * cols, cols), View<float, 1>(alone));

@@ -323,6 +323,12 @@ TEST_CASE("task-lossless search") {
   const std::vector<TaskScore> chance{{0.48, 0.5, 1000}}, below{{0.47, 0.5, 1000}};
   CHECK(within_chance(chance));
   CHECK(!within_chance(below));
+  // Percentages, and scores of no questions.
+  for (const TaskScore& bad : {TaskScore{48, 50, 1000}, TaskScore{0.48, 0.5, 0}, TaskScore{0.5, 0, 10}}) {
+    const std::vector<TaskScore> tasks{bad};
+    CHECK_THROWS_AS(within_chance(tasks), decant::ArgumentError);
+    CHECK_THROWS_AS(recovery(tasks), decant::ArgumentError);
+  }
 }
 
 TEST_CASE("evolution comes near the best allocation, deterministically") {

@@ -209,7 +209,9 @@ struct DeviceScale<Codebook2x16<Scale>> {
   ColumnDivider by_select;
 
   DeviceScale(const F& f, index_t cols)
-      : at(f.scales_at(cols)), selectors(f.selects_by_sign() ? 0 : f.selectors_at(cols)), by_select(f.select) {}
+      : at(f.scales_at(cols)),
+        selectors(f.selects_by_sign() ? 0 : f.selectors_at(cols)),
+        by_select(f.select < cols ? f.select : cols) {}
   __device__ static float entry(const std::byte* head, int i) {
     return bf16::from_bits(load_u16(head + 2 * i)) + 0.0f;  // never -0
   }
@@ -264,7 +266,8 @@ struct DeviceScale<Int<Bits>> {
   __device__ static float whole(const std::byte*) { return 1; }
   __device__ Raw load(const std::byte* row, index_t, index_t j) const {
     Raw raw{load_u16(row + at + 2 * j), std::uint16_t{1} << (Bits - 1)};
-    if (grid == IntGrid::zero_point) raw.origin = static_cast<std::uint16_t>(row[origins + j]);
+    if (grid == IntGrid::zero_point)
+      raw.origin = static_cast<std::uint16_t>(static_cast<unsigned>(row[origins + j]) & ((1u << Bits) - 1u));
     if (grid == IntGrid::minimum) raw.origin = load_u16(row + origins + 2 * j);
     return raw;
   }

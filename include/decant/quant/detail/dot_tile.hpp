@@ -1,5 +1,5 @@
-// decant: the inner kernel of quant::Plain's matmul: dot products of a block of weight rows with all tokens, in tiles of
-// 4 rows by 4 tokens held in registers. Every output is summed in one fixed order: by lanes along the columns, then
+// decant: the inner kernel of quant::Plain's matmul: dot products of a block of weight rows with all tokens, in tiles
+// of 4 rows by 4 tokens held in registers. Every output is summed in one fixed order: by lanes along the columns, then
 // over the lanes; a tile's shape does not enter, so a row of the result never depends on its neighbours.
 #ifndef DECANT_QUANT_DETAIL_DOT_TILE_HPP
 #define DECANT_QUANT_DETAIL_DOT_TILE_HPP

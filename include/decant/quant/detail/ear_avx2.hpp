@@ -118,7 +118,9 @@ DECANT_TARGET_AVX2 inline EarTile ear_tile_avx2(const P* p, const Q* q, index_t 
   const __m256d zero = _mm256_setzero_pd();
   EarSums256 sums{{zero, zero}, {zero, zero}, {zero, zero}};
   index_t i = 0;
-  for (; i + 64 <= n; i += 64) ear_block_avx2<Keep>(p + i, q + i, base_p, base_q, scale, a + i, b + i, sums);
+  for (; i + 64 <= n; i += 64) {
+    ear_block_avx2<Keep>(p + i, q + i, base_p, base_q, scale, Keep ? a + i : nullptr, Keep ? b + i : nullptr, sums);
+  }
   if (i < n) {
     EarRest rest(p + i, q + i, n - i);
     ear_block_avx2<Keep>(rest.p, rest.q, base_p, base_q, scale, rest.a, rest.b, sums);

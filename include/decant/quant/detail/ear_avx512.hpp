@@ -108,7 +108,7 @@ DECANT_TARGET_AVX512 inline EarTile ear_tile_avx512(const P* p, const Q* q, inde
   EarSums512 sums{{zero, zero}, {zero, zero}, {zero, zero}};
   index_t i = 0;
   for (; i + 64 <= n; i += 64)
-    ear_block_avx512<Keep>(p + i, q + i, base_p, base_q, scale, a + i, b + i, sums);
+    ear_block_avx512<Keep>(p + i, q + i, base_p, base_q, scale, Keep ? a + i : nullptr, Keep ? b + i : nullptr, sums);
   if (i < n) {
     EarRest rest(p + i, q + i, n - i);
     ear_block_avx512<Keep>(rest.p, rest.q, base_p, base_q, scale, rest.a, rest.b, sums);

@@ -106,7 +106,8 @@ EarTile ear_tile_portable(const float* p, const float* q, index_t n, float inver
   double cross[16] = {};
   index_t i = 0;
   for (; i + 64 <= n; i += 64)
-    ear_block<Keep>(p + i, q + i, base_p, base_q, inverse, a + i, b + i, sum_p, sum_q, cross);
+    ear_block<Keep>(p + i, q + i, base_p, base_q, inverse, Keep ? a + i : nullptr, Keep ? b + i : nullptr, sum_p, sum_q,
+                    cross);
   if (i < n) {
     EarRest rest(p + i, q + i, n - i);
     ear_block<Keep>(rest.p, rest.q, base_p, base_q, inverse, rest.a, rest.b, sum_p, sum_q, cross);

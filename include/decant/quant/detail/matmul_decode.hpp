@@ -1,6 +1,6 @@
-// decant: integers of other widths than 4 and 8-bit floats: a code's planes are shifted out of one load each, a float is
-// half an fp16. On AVX-512 weights are multiplied as they come out, four rows at once, where groups are sixteens; else
-// they are decoded to floats, eight at a time, and multiplied then. Any group size.
+// decant: integers of other widths than 4 and 8-bit floats: a code's planes are shifted out of one load each, a float
+// is half an fp16. On AVX-512 weights are multiplied as they come out, four rows at once, where groups are sixteens;
+// else they are decoded to floats, eight at a time, and multiplied then. Any group size.
 #ifndef DECANT_QUANT_DETAIL_MATMUL_DECODE_HPP
 #define DECANT_QUANT_DETAIL_MATMUL_DECODE_HPP
 
@@ -257,7 +257,8 @@ void affine_product_avx512(const Packed<F>& w, index_t first, index_t last, cons
 template <class F>
 MatmulKernels<F> affine_kernels(Isa isa, const Packed<F>& w, Activations a) {
 #if DECANT_X86
-  MatmulKernels<F> kernels = isa >= Isa::avx2 ? decoded_kernels<F, decode_row_avx2>(isa, a) : decoded_kernels<F>(isa, a);
+  MatmulKernels<F> kernels =
+      isa >= Isa::avx2 ? decoded_kernels<F, decode_row_avx2>(isa, a) : decoded_kernels<F>(isa, a);
   const index_t size = w.format().group_size(w.cols());
   if (isa == Isa::avx512 && (size % 16 == 0 || size == w.cols())) {
     kernels.scratch_bytes = nullptr;

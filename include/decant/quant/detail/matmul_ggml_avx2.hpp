@@ -199,7 +199,9 @@ DECANT_TARGET_AVX2 inline float int8_block_avx2(const float* x, std::byte* to) {
                                     _mm256_max_ps(_mm256_andnot_ps(sign, x2), _mm256_andnot_ps(sign, x3)));
   const __m128 top4 = _mm_max_ps(_mm256_castps256_ps128(top8), _mm256_extractf128_ps(top8, 1));
   const __m128 top2 = _mm_max_ps(top4, _mm_movehl_ps(top4, top4));
-  const float scale = _mm_cvtss_f32(_mm_max_ss(top2, _mm_movehdup_ps(top2))) / 127.0f;
+  const __m256 odd = _mm256_or_ps(_mm256_cmp_ps(x0, x1, _CMP_UNORD_Q), _mm256_cmp_ps(x2, x3, _CMP_UNORD_Q));
+  const float top = _mm_cvtss_f32(_mm_max_ss(top2, _mm_movehdup_ps(top2)));
+  const float scale = _mm256_movemask_ps(odd) != 0 ? __builtin_nanf("") : top / 127.0f;
   const __m256 inverse = _mm256_set1_ps(int8_inverse(scale));
   const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(x0, inverse)),
                                          _mm256_cvtps_epi32(_mm256_mul_ps(x1, inverse)));

@@ -130,8 +130,9 @@ struct GgmlLoad512<ggml::MXFP4> {
     const __m512i up = _mm512_setr_epi32(23, 23, 23, 23, 15, 15, 15, 15, 23, 23, 23, 23, 15, 15, 15, 15);
     const __m512i words = _mm512_permutexvar_epi16(at, _mm512_loadu_si512(p));
     const __m512i powers = _mm512_and_si512(_mm512_sllv_epi32(words, up), _mm512_set1_epi32(0x7f800000));
-    u[0].scale_a =
+    const __m512 halves =
         _mm512_mul_ps(_mm512_castsi512_ps(_mm512_max_epu32(powers, _mm512_set1_epi32(0x400000))), _mm512_set1_ps(0.5f));
+    u[0].scale_a = _mm512_min_ps(halves, _mm512_set1_ps(0x1p127f));  // e = 255, which is 2^128 before it is halved
   }
 };
 template <>

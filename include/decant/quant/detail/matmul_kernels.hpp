@@ -11,27 +11,13 @@
 #include "../../core/dtype.hpp"
 #include "../../core/simd.hpp"
 #include "../../core/view.hpp"
+#include "../activations.hpp"
 #include "../packed.hpp"
 #include "../policy.hpp"
 #include "dot_tile.hpp"
 #include "rounding.hpp"
 
 namespace decant::quant {
-
-/// What a product makes of its activations before it multiplies.
-enum class Activations : std::uint8_t {
-  bf16,  ///< rounded to bf16, with any instruction set; the products are exact and added up in fp32
-  fp32,  ///< as they are
-  int8,  ///< blocks of 128 columns (ggml's formats: of 32), each with a scale of its own: see round_activations
-};
-
-constexpr const char* name(Activations a) {
-  constexpr const char* names[] = {"bf16", "fp32", "int8"};
-  return names[static_cast<int>(a)];
-}
-
-/// Columns that share a scale as Activations::int8.
-inline constexpr index_t activation_block = 128;
 
 /// The kernels of F on one path, for one kind of activations: plain functions, no state.
 template <class F>
@@ -42,19 +28,22 @@ struct MatmulKernels {
   void (*arrange)(const Packed<F>& w, const float* x, std::byte* to);
   /// Bytes of scratch for one call of rows(); the driver rounds them up to 64. Null: none.
   index_t (*scratch_bytes)(const Packed<F>& w);
-  /// y[t * y_stride + r] for the rows first <= r < last and all tokens; those of token t lie at x + t * x_stride (bytes).
-  /// An output is summed in an order that neither the other rows and tokens nor `first` enter, so that it is the same
-  /// to the bit however the rows are dealt to threads.
+  /// y[t * y_stride + r] for the rows first <= r < last and all tokens; those of token t lie at x + t * x_stride
+  /// (bytes). An output is summed in an order that neither the other rows and tokens nor `first` enter, so that it is
+  /// the same to the bit however the rows are dealt to threads.
   void (*rows)(const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride, index_t tokens,
                float* y, index_t y_stride, std::byte* scratch);
 };
 
 namespace detail {
 
-/// The scale of a block of n <= activation_block activations: the largest magnitude is 127.
+/// The scale of a block of n <= activation_block activations: the largest magnitude is 127. NaN where one of them is.
 inline float int8_scale(const float* x, index_t n) {
   float top = 0;
-  for (index_t i = 0; i < n; ++i) top = std::abs(x[i]) > top ? std::abs(x[i]) : top;
+  for (index_t i = 0; i < n; ++i) {
+    if (x[i] != x[i]) return x[i];
+    top = std::abs(x[i]) > top ? std::abs(x[i]) : top;
+  }
   return top / 127.0f;
 }
 /// An activation as int8, |q| <= 127. `inverse` is 1 / scale, or 0 where the scale has none.
@@ -143,8 +132,9 @@ MatmulKernels<F> decoded_kernels(Isa isa, Activations a) {
 
 }  // namespace detail
 
-/// What the product takes for a row x [cols]: `to` [cols] as floats. int8: per block of 128 columns scale = max|x| / 127,
-/// q = x / scale rounded half to even, and scale * q. The definition that the paths of the formats here are held to.
+/// What the product takes for a row x [cols]: `to` [cols] as floats. int8: per block of 128 columns scale = max|x| /
+/// 127, q = x / scale rounded half to even, and scale * q. The definition that the paths of the formats here are held
+/// to.
 inline void round_activations(Activations a, View<const float, 1> x, View<float, 1> to) {
   constexpr const char* where = "quant::round_activations";
   require_contiguous(x, where, "x");

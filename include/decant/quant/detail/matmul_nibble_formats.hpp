@@ -1,4 +1,5 @@
-// decant: the formats whose products are those of matmul_nibbles.hpp: what each is in numbers, and which kernels it gets.
+// decant: the formats whose products are those of matmul_nibbles.hpp: what each is in numbers, and which kernels it
+// gets.
 #ifndef DECANT_QUANT_DETAIL_MATMUL_NIBBLE_FORMATS_HPP
 #define DECANT_QUANT_DETAIL_MATMUL_NIBBLE_FORMATS_HPP
 
@@ -136,13 +137,13 @@ NibbleFormat nibble_format(const Packed<F>& w) {
 template <class F, index_t (*Bytes)(const NibbleFormat&, index_t),
           void (*Arrange)(const NibbleFormat&, index_t, const float*, std::byte*), NibbleProduct Product>
 MatmulKernels<F> nibble_kernels() {
-  return {[](const Packed<F>& w) { return Bytes(nibble_format(w), w.cols()); },
-          [](const Packed<F>& w, const float* x, std::byte* to) { Arrange(nibble_format(w), w.cols(), x, to); },
-          nullptr,
-          [](const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride, index_t tokens,
-             float* y, index_t y_stride, std::byte*) {
-            Product(nibble_format(w), {w.row(0), w.row_bytes(), w.cols(), first, last}, x, x_stride, tokens, y, y_stride);
-          }};
+  return {
+      [](const Packed<F>& w) { return Bytes(nibble_format(w), w.cols()); },
+      [](const Packed<F>& w, const float* x, std::byte* to) { Arrange(nibble_format(w), w.cols(), x, to); }, nullptr,
+      [](const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride, index_t tokens,
+         float* y, index_t y_stride, std::byte*) {
+        Product(nibble_format(w), {w.row(0), w.row_bytes(), w.cols(), first, last}, x, x_stride, tokens, y, y_stride);
+      }};
 }
 
 #else

@@ -1,7 +1,7 @@
-// decant: products with rows of 4-bit codes, whatever the format: a table of 16 values (or one of several), and a scale,
-// perhaps an offset, per group. All formats of sequential nibbles are that, and share these kernels.
-// A block is 128 columns, 64 bytes of codes. Lane i of sixteen floats stands for its columns 8i ... 8i + 7: those of the
-// i-th 32-bit word of codes, so that codes are used where they lie and activations are permuted instead, once per call.
+// decant: products with rows of 4-bit codes, whatever the format: a table of 16 values (or one of several), and a
+// scale, perhaps an offset, per group. All formats of sequential nibbles are that, and share these kernels. A block is
+// 128 columns, 64 bytes of codes. Lane i of sixteen floats stands for its columns 8i ... 8i + 7: those of the i-th
+// 32-bit word of codes, so that codes are used where they lie and activations are permuted instead, once per call.
 //
 // What decides the structure: rows come from memory at 30 GB/s or so, a line in 8 cycles, and only while they are asked
 // for in ascending order. So a panel of rows is multiplied while the next one is fetched into the second-level cache,
@@ -35,7 +35,8 @@ namespace decant::quant::detail {
 /// How scales are stored.
 enum class ScaleType : std::uint8_t { f16, f32, e4m3, e8m0 };
 
-/// A 4-bit format and its layer as numbers: the value of code q in group j is unit * |scale_j| * table[t_j][q] + offset_j.
+/// A 4-bit format and its layer as numbers: the value of code q in group j is unit * |scale_j| * table[t_j][q] +
+/// offset_j.
 struct NibbleFormat {
   alignas(64) float table[16][16] = {};
   int tables = 1;
@@ -74,8 +75,14 @@ enum class NibbleNeeds : std::uint8_t {
 };
 
 /// Whether these kernels take the format at this width: groups are so many blocks, the whole row, or parts of a block.
+/// Bytes from a file may hold any table and unit: a unit below 0 would be taken for a sign that selects, and numbers
+/// that are not finite have no int8.
 constexpr bool nibbles_fit(const NibbleFormat& f, index_t cols) {
-  if (!f.selects_16) return false;
+  if (!f.selects_16 || (f.signs_select && !(f.unit >= 0))) return false;
+  for (int t = 0; t < f.tables; ++t) {
+    for (int q = 0; q < 16; ++q)
+      if (!(f.table[t][q] - f.table[t][q] == 0)) return false;
+  }
   if (whole_blocks(f, cols)) return true;
   return f.selectors_at < 0 && (f.group == 16 || f.group == 32 || f.group == 64);
 }
@@ -152,11 +159,16 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256 load_scales(ScaleType type, const std::b
   const __m128i bytes = _mm_loadl_epi64(at);
   if (type == ScaleType::e8m0) {
     const __m256i power = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23);
-    return _mm256_castsi256_ps(_mm256_max_epu32(power, _mm256_set1_epi32(0x400000)));  // byte 0 is 2^-127
+    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi32(power, _mm256_set1_epi32(0x7f800000)),
+                                         _mm256_set1_epi32(0x400000));  // byte 255
+    return _mm256_castsi256_ps(
+        _mm256_or_si256(_mm256_max_epu32(power, _mm256_set1_epi32(0x400000)), nan));  // byte 0 is 2^-127
   }
   // As fp16, whose exponent is then 8 too small.
   const __m128i wide = _mm_cvtepu8_epi16(bytes);
-  const __m128i magnitude = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
+  const __m128i size = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
+  const __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(size, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7e00));
+  const __m128i magnitude = _mm_or_si128(_mm_slli_epi16(size, 7), nan);
   const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
   return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(magnitude, sign)), _mm256_set1_ps(256.0f));
 }
@@ -175,16 +187,17 @@ DECANT_TARGET_AVX2 DECANT_INLINE void expand_eight(const NibbleFormat& f, const 
   }
   _mm256_storeu_ps(scale, s);
   if (f.zeros_at >= 0) {
-    const __m256i z = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(zeros)));
-    if (PerBlock) which = _mm256_and_si256(z, _mm256_set1_epi32(15));
+    const __m256i z = _mm256_and_si256(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(zeros))), _mm256_set1_epi32(15));
+    if (PerBlock) which = z;
     else _mm256_storeu_ps(offset, _mm256_mul_ps(s, _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(8), z))));
   }
   if (f.minima_at >= 0) _mm256_storeu_ps(offset, load_scales(ScaleType::f16, minima));
   if (PerBlock) _mm256_storeu_si256(reinterpret_cast<__m256i*>(table), _mm256_slli_epi32(which, 6));
 }
 
-/// The groups [first, first + count) of a row of `groups`; up to eight more are written, with zeros. Reads nothing beyond
-/// the row's own bytes.
+/// The groups [first, first + count) of a row of `groups`; up to eight more are written, with zeros. Reads nothing
+/// beyond the row's own bytes.
 template <bool PerBlock>
 DECANT_TARGET_AVX2 DECANT_INLINE void expand_groups(const NibbleFormat& f, const std::byte* row, index_t groups,
                                                     index_t first, index_t count, float* scale, float* offset,
@@ -256,8 +269,8 @@ constexpr bool has_offsets(const NibbleFormat& f, bool per_block) {
   return f.minima_at >= 0 || (f.zeros_at >= 0 && !per_block);
 }
 
-// Activations as int8. Of a block 192 bytes: the columns of the low nibbles, those of the high ones, and -128 times the sum
-// of each lane's as int32, which undoes weights that are 128 too large. After all blocks, their scales as floats.
+// Activations as int8. Of a block 192 bytes: the columns of the low nibbles, those of the high ones, and -128 times the
+// sum of each lane's as int32, which undoes weights that are 128 too large. After all blocks, their scales as floats.
 // Or, where signs are moved, 320: the magnitudes of the codes after the rest.
 
 template <bool Magnitudes>
@@ -275,10 +288,14 @@ DECANT_TARGET_AVX2 void arrange_int8_nibbles(const NibbleFormat& f, index_t cols
     const index_t count = left < nibble_block ? left : nibble_block;
     std::memcpy(v, x + b * nibble_block, sizeof(float) * static_cast<std::size_t>(count));
     __m256 top = _mm256_setzero_ps();
-    for (int i = 0; i < nibble_block; i += 8)
-      top = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), _mm256_load_ps(v + i)), top);
+    __m256 odd = _mm256_setzero_ps();
+    for (int i = 0; i < nibble_block; i += 8) {
+      const __m256 eight = _mm256_load_ps(v + i);
+      top = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), eight), top);
+      odd = _mm256_or_ps(odd, _mm256_cmp_ps(eight, eight, _CMP_UNORD_Q));
+    }
     alignas(32) float tops[8];
-    _mm256_store_ps(tops, top);
+    _mm256_store_ps(tops, _mm256_or_ps(top, odd));  // all bits set are a NaN
     const float scale = int8_scale(tops, 8);
     std::memcpy(to + x_block * blocks + 4 * b, &scale, 4);
     const __m256 inverse = _mm256_set1_ps(int8_inverse(scale));
@@ -306,8 +323,8 @@ DECANT_TARGET_AVX2 void arrange_int8_nibbles(const NibbleFormat& f, index_t cols
   }
 }
 
-/// The unit of a format's values as int8: 1 where they are integers, a power of two where that makes them such, else what
-/// takes the largest to 127.
+/// The unit of a format's values as int8: 1 where they are integers, a power of two where that makes them such, else
+/// what takes the largest to 127.
 inline float int8_unit(const NibbleFormat& f) {
   float top = 0;
   for (int t = 0; t < f.tables; ++t)

@@ -1,6 +1,6 @@
 // decant: the kernels of matmul_nibbles.hpp on AVX2. Floats: vpshufb takes 32 codes to the low and to the high bytes of
-// their weights as bf16; interleaved they are pairs, of which a shift and a mask make floats. int8: vpshufb, the sign of
-// an activation moved to its weight, vpmaddubsw. Activations lie in the order in which weights come out.
+// their weights as bf16; interleaved they are pairs, of which a shift and a mask make floats. int8: vpshufb, the sign
+// of an activation moved to its weight, vpmaddubsw. Activations lie in the order in which weights come out.
 #ifndef DECANT_QUANT_DETAIL_MATMUL_NIBBLES_AVX2_HPP
 #define DECANT_QUANT_DETAIL_MATMUL_NIBBLES_AVX2_HPP
 
@@ -55,7 +55,8 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256i choice_avx2(const NibbleStep& step, con
 
 /// The scales or offsets of eight lanes, of which `group` says in which of a half's groups each is.
 template <bool PerBlock>
-DECANT_TARGET_AVX2 DECANT_INLINE __m256 lane_numbers(const float* of_row, index_t b, int h, index_t each, __m256i group) {
+DECANT_TARGET_AVX2 DECANT_INLINE __m256 lane_numbers(const float* of_row, index_t b, int h, index_t each,
+                                                     __m256i group) {
   if constexpr (PerBlock) return _mm256_broadcast_ss(of_row + b);
   else return _mm256_permutevar8x32_ps(_mm256_loadu_ps(of_row + each * b + each / 2 * h), group);
 }
@@ -70,9 +71,9 @@ DECANT_TARGET_AVX2 DECANT_INLINE __m256i pair_groups(int u, int shift) {
   return _mm256_srli_epi32(_mm256_add_epi32(eighth, _mm256_set1_epi32(2 * u)), shift);
 }
 
-// Activations as floats: per half of a block eight registers, by half of a 128-bit lane (u), nibble (n) and parity (e) of
-// the byte: register 4u + 2n + e has in lane i the column of nibble n of byte 16 (i / 4) + 8u + 2 (i % 4) + e. After both
-// halves, where there are offsets, the sums of the registers with the same u.
+// Activations as floats: per half of a block eight registers, by half of a 128-bit lane (u), nibble (n) and parity (e)
+// of the byte: register 4u + 2n + e has in lane i the column of nibble n of byte 16 (i / 4) + 8u + 2 (i % 4) + e. After
+// both halves, where there are offsets, the sums of the registers with the same u.
 
 inline index_t pairs_x_bytes(const NibbleFormat& f, index_t cols) {
   return (cols + nibble_block - 1) / nibble_block * (has_offsets(f, whole_blocks(f, cols)) ? 640 : 512);

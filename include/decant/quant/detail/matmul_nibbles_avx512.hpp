@@ -30,7 +30,9 @@ DECANT_TARGET_AVX512 DECANT_INLINE __m512i spread_selectors(std::byte bits) {
 /// Of each lane, which of a block's groups it is in.
 DECANT_TARGET_AVX512 DECANT_INLINE __m512i lane_groups(index_t group) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return group >= 64 ? _mm512_srli_epi32(lane, 3) : group == 32 ? _mm512_srli_epi32(lane, 2) : _mm512_srli_epi32(lane, 1);
+  return group >= 64   ? _mm512_srli_epi32(lane, 3)
+         : group == 32 ? _mm512_srli_epi32(lane, 2)
+                       : _mm512_srli_epi32(lane, 1);
 }
 
 /// A block of R rows: what their codes and scales are.
@@ -80,8 +82,8 @@ DECANT_TARGET_AVX512 inline void finish_avx512(const float* sums, index_t count,
   }
 }
 
-// Activations of a block as bf16: 256 bytes, word j of line s being column 4j + s (4j + (s ^ 1) where the high nibble is
-// first); then, where there are offsets, the sums of each lane's columns in 64 bytes.
+// Activations of a block as bf16: 256 bytes, word j of line s being column 4j + s (4j + (s ^ 1) where the high nibble
+// is first); then, where there are offsets, the sums of each lane's columns in 64 bytes.
 
 inline index_t bf16_x_bytes(const NibbleFormat& f, index_t cols) {
   const bool sums = has_offsets(f, whole_blocks(f, cols));
@@ -106,7 +108,9 @@ DECANT_TARGET_NIBBLES_BF16 inline void arrange_bf16_nibbles(const NibbleFormat& 
       for (int h = 0; h < 2; ++h) {
         const index_t at = k + 32 * i + 16 * h;
         const index_t left = cols - at;
-        const __mmask16 mask = left >= 16 ? __mmask16{0xffff} : left <= 0 ? __mmask16{0} : static_cast<__mmask16>((1u << left) - 1u);
+        const __mmask16 mask = left >= 16  ? __mmask16{0xffff}
+                               : left <= 0 ? __mmask16{0}
+                                           : static_cast<__mmask16>((1u << left) - 1u);
         part[h] = mask ? _mm512_maskz_loadu_ps(mask, x + at) : _mm512_setzero_ps();
       }
       word[i] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(part[1], part[0]));
@@ -124,7 +128,8 @@ DECANT_TARGET_NIBBLES_BF16 inline void arrange_bf16_nibbles(const NibbleFormat& 
     for (int s = 0; s < 4; ++s) {
       const __m512i line = _mm512_load_si512(to + 64 * s);
       sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(line, 16)));
-      sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_and_si512(line, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))));
+      sum = _mm512_add_ps(
+          sum, _mm512_castsi512_ps(_mm512_and_si512(line, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))));
     }
     _mm512_store_ps(reinterpret_cast<float*>(to + 256), sum);
   }
@@ -171,7 +176,8 @@ struct NibblesBf16Avx512 {
 
   DECANT_TARGET_NIBBLES_BF16 DECANT_INLINE static void block(const NibbleStep& step, const NibbleScales<K, R>& scales,
                                                              index_t b, index_t each, __m512i lane_group,
-                                                             const std::byte* codes, index_t stride, index_t x_block, bool offsets, __m512 (&sum)[R][T]) {
+                                                             const std::byte* codes, index_t stride, index_t x_block,
+                                                             bool offsets, __m512 (&sum)[R][T]) {
     constexpr bool choose = K == NibbleKind::signs || K == NibbleKind::selectors;
     constexpr index_t rest = 17 * 64;
     fetch_lines<R>(step, b);
@@ -183,7 +189,9 @@ struct NibblesBf16Avx512 {
     __m512i table[R], table_rest[R];
     DECANT_UNROLL_NIBBLES
     for (int r = 0; r < R; ++r) {
-      const std::byte* const from = step.tables + (K == NibbleKind::block ? scales.table[r][b] : choose ? 16 * 64u : 0u);
+      const std::byte* const from = step.tables + (K == NibbleKind::block ? scales.table[r][b]
+                                                   : choose               ? 16 * 64u
+                                                                          : 0u);
       table[r] = _mm512_load_si512(from);
       table_rest[r] = Pair ? _mm512_load_si512(from + rest) : table[r];
       DECANT_UNROLL_NIBBLES
@@ -219,7 +227,8 @@ struct NibblesBf16Avx512 {
       const __m512 offset = n.offset(scales, r, b, each, lane_group);
       DECANT_UNROLL_NIBBLES
       for (int t = 0; t < T; ++t)
-        sum[r][t] = _mm512_fmadd_ps(offset, _mm512_load_ps(reinterpret_cast<const float*>(step.x[t] + at + 256)), sum[r][t]);
+        sum[r][t] =
+            _mm512_fmadd_ps(offset, _mm512_load_ps(reinterpret_cast<const float*>(step.x[t] + at + 256)), sum[r][t]);
     }
   }
 
@@ -250,7 +259,8 @@ struct NibblesInt8Avx512 {
 
   DECANT_TARGET_NIBBLES_INT8 DECANT_INLINE static void block(const NibbleStep& step, const NibbleScales<K, R>& scales,
                                                              index_t b, index_t each, __m512i lane_group,
-                                                             const std::byte* codes, index_t stride, index_t x_scales, bool offsets, __m512 (&sum)[R][T]) {
+                                                             const std::byte* codes, index_t stride, index_t x_scales,
+                                                             bool offsets, __m512 (&sum)[R][T]) {
     constexpr bool choose = K == NibbleKind::signs || K == NibbleKind::selectors;
     fetch_lines<R>(step, b);
     Nibbles512<K, R> n;
@@ -320,8 +330,8 @@ struct NibblesInt8Avx512 {
   }
 };
 
-// Activations of a block as floats: 512 bytes, float i of line s being column 8i + s (8i + (s ^ 1)); then, where there are
-// offsets, the sums of each lane's columns.
+// Activations of a block as floats: 512 bytes, float i of line s being column 8i + s (8i + (s ^ 1)); then, where there
+// are offsets, the sums of each lane's columns.
 
 inline index_t fp32_x_bytes(const NibbleFormat& f, index_t cols) {
   return (cols + nibble_block - 1) / nibble_block * (has_offsets(f, whole_blocks(f, cols)) ? 576 : 512);
@@ -352,8 +362,9 @@ struct NibblesFp32Avx512 {
   static void finish(const float* sums, index_t count, float* out) { finish_avx512(sums, count, out); }
 
   DECANT_TARGET_AVX512 DECANT_INLINE static void block(const NibbleStep& step, const NibbleScales<K, R>& scales,
-                                                       index_t b, index_t each, __m512i lane_group, const std::byte* codes, index_t stride, index_t x_block,
-                                                             bool offsets, __m512 (&sum)[R][T]) {
+                                                       index_t b, index_t each, __m512i lane_group,
+                                                       const std::byte* codes, index_t stride, index_t x_block,
+                                                       bool offsets, __m512 (&sum)[R][T]) {
     constexpr bool choose = K == NibbleKind::signs || K == NibbleKind::selectors;
     fetch_lines<R>(step, b);
     Nibbles512<K, R> n;

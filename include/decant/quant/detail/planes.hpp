@@ -1,6 +1,6 @@
 // decant: codes of 1 to 8 bits in planes. A plane of p bits, p = 8, 4, 2 or 1, is a little-endian bit stream: element i
-// at bits p * i. A width b is the sum of such planes, widest first (3 = 2 + 1, 7 = 4 + 2 + 1), and a code's low bits lie
-// in the widest plane: decoding is shifts and masks of whole registers.
+// at bits p * i. A width b is the sum of such planes, widest first (3 = 2 + 1, 7 = 4 + 2 + 1), and a code's low bits
+// lie in the widest plane: decoding is shifts and masks of whole registers.
 #ifndef DECANT_QUANT_DETAIL_PLANES_HPP
 #define DECANT_QUANT_DETAIL_PLANES_HPP
 

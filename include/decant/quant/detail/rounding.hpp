@@ -1,4 +1,4 @@
-// decant: the three roundings to integers that published weight formats use. They differ at halves only, and bytes that
+// decant: the two roundings to integers that published weight formats use. They differ at halves only, and bytes that
 // agree with other libraries depend on it.
 #ifndef DECANT_QUANT_DETAIL_ROUNDING_HPP
 #define DECANT_QUANT_DETAIL_ROUNDING_HPP
@@ -18,9 +18,6 @@ DECANT_HD inline float round_even(float x) {
 
 /// Halves away from zero: ggml's Q8_0.
 DECANT_HD inline float round_away(float x) { return std::round(x); }
-
-/// Halves up: ggml's Q4_0.
-DECANT_HD inline float round_up(float x) { return std::floor(x + 0.5f); }
 
 }  // namespace decant::quant::detail
 
