@@ -2,7 +2,7 @@
 # Sets up a Debian or Ubuntu machine, builds the example runtime, and lets the checkpoint in examples/model/ write: its
 # text, and a table that compares the full cache with several policies.
 #   examples/run.sh [--json FILE] [DECANT-GENERATE-ARGUMENT...]
-# Arguments go to decant-generate; a prompt, composition or policy among them replaces the ones named below.
+# Arguments go to decant-generate; a model, prompt, composition or policy among them replaces the ones named below.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 # shellcheck source=cmake/setup.sh
@@ -22,7 +22,11 @@ compositions=(
   'visibility=speed:0.75 evict=capkv:0.25'
   attention=santa:n/16
 )
-defaults=(--model "$root/examples/model")
+defaults=()
+case " $* " in
+  *' --model'*) ;;
+  *) defaults+=(--model "$root/examples/model") ;;
+esac
 case " $* " in
   *' --prompt'*) ;;
   *) defaults+=(--prompt-file "$root/examples/model/prompt.txt") ;;
