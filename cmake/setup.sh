@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the scripts that set a machine up (tests/run.sh, examples/*.sh, bench/run.sh, .ci/run): installs Debian or
-# Ubuntu packages that are missing, and says which. Defines need_packages, jobs and build_example.
+# Ubuntu packages that are missing, and says which. Defines need_packages, jobs, lacks and build_example.
 
 # need_packages NAME...: installs what is missing, as root or through sudo; does nothing where nothing is missing.
 need_packages() {
@@ -35,6 +35,13 @@ jobs() {
   memory=$(awk '/MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo)
   [ "$memory" -ge 1 ] || memory=1
   [ "$cores" -le "$memory" ] && echo "$cores" || echo "$memory"
+}
+
+# lacks OPTION [ARGUMENT...]: whether none of the arguments begins with the option.
+lacks() {
+  local option=$1 argument
+  shift
+  for argument in "$@"; do [[ $argument != "$option"* ]] || return 1; done
 }
 
 # build_example ROOT TARGET: a program of examples/, in build/release of the checkout. It talks only when it fails.

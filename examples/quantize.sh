@@ -14,16 +14,9 @@ build_example "$root" decant-quantize
 rows=(stored rtn4 nf4 if4 nvfp4 mxfp4 q4_0 iq4_nl awq4 gptq4 aaac4 awq+aaac4 gptq+aaac4 aaac4-nvfp4
   rtn2 gptq2 osaq+gptq2 rtn3 gptq3 osaq+gptq3 gptq5 gptq6 gptq7 gptq8 slq:ear=0.99)
 defaults=()
-case " $* " in
-  *' --threads'*) ;;
-  *) defaults+=(--threads "$(jobs)") ;;
-esac
-case " $* " in
-  *' --model'*) ;;
-  *) defaults+=(--model "$root/examples/model") ;;
-esac
-case " $* " in
-  *' --compare'* | *' --weights'*) ;;
-  *) for row in "${rows[@]}"; do defaults+=(--compare "$row"); done ;;
-esac
+if lacks --threads "$@"; then defaults+=(--threads "$(jobs)"); fi
+if lacks --model "$@"; then defaults+=(--model "$root/examples/model"); fi
+if lacks --compare "$@" && lacks --weights "$@"; then
+  for row in "${rows[@]}"; do defaults+=(--compare "$row"); done
+fi
 exec "$root/build/release/examples/runtime/decant-quantize" "${defaults[@]}" "$@"

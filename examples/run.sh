@@ -23,16 +23,9 @@ compositions=(
   attention=santa:n/16
 )
 defaults=()
-case " $* " in
-  *' --model'*) ;;
-  *) defaults+=(--model "$root/examples/model") ;;
-esac
-case " $* " in
-  *' --prompt'*) ;;
-  *) defaults+=(--prompt-file "$root/examples/model/prompt.txt") ;;
-esac
-case " $* " in
-  *' --compare'* | *' --evict'* | *' --visibility'* | *' --attention'* | *' --weights'*) ;;
-  *) for composition in "${compositions[@]}"; do defaults+=(--compare "$composition"); done ;;
-esac
+if lacks --model "$@"; then defaults+=(--model "$root/examples/model"); fi
+if lacks --prompt "$@"; then defaults+=(--prompt-file "$root/examples/model/prompt.txt"); fi
+if lacks --compare "$@" && lacks --evict "$@" && lacks --visibility "$@" && lacks --attention "$@" && lacks --weights "$@"; then
+  for composition in "${compositions[@]}"; do defaults+=(--compare "$composition"); done
+fi
 exec "$root/build/release/examples/runtime/decant-generate" "${defaults[@]}" "$@"

@@ -20,11 +20,7 @@ namespace {
 
 using namespace runtime;
 
-struct Options {
-  std::string model;
-  int threads = 1;
-  std::string json;
-  bool progress = false;
+struct Options : ModelOptions {
   std::string calibration;
   std::string evaluation;
   index_t window = 0;
@@ -150,10 +146,7 @@ void run(const Options& o) {
 int main(int argc, char** argv) {
   Options o;
   CLI::App app("Packs a checkpoint's weights, or tells what packing them costs.", "decant-quantize");
-  app.add_option("--model", o.model, "Folder with config.json and model.safetensors (or shards)")->required();
-  app.add_option("--threads", o.threads, "Threads for the arithmetic")->capture_default_str();
-  app.add_option("--json", o.json, "Also write the table to this file");
-  app.add_flag("--progress", o.progress, "Progress lines on standard error even when it is no terminal");
+  o.add_to(app);
   app.add_option("--calibration", o.calibration,
                  "Text that quantizers look at; by default the model's calibration.txt");
   app.add_option("--evaluation", o.evaluation, "Text that --compare judges on; by default the model's evaluation.txt");

@@ -85,16 +85,18 @@ struct Distance {
   double top1_agreement = 0;  // share of positions with the same most likely token
 };
 
+/// The logarithms of softmax(logits [vocab]).
+inline std::vector<double> log_softmax(const float* logits, index_t vocab) {
+  std::vector<double> p(logits, logits + vocab);
+  double most = p[0];
+  for (const double x : p) most = x > most ? x : most;
+  double total = 0;
+  for (const double x : p) total += std::exp(x - most);
+  for (double& x : p) x -= most + std::log(total);
+  return p;
+}
+
 inline Distance compare_logits(const std::vector<float>& reference, const std::vector<float>& other, index_t vocab) {
-  const auto log_softmax = [vocab](const float* logits) {
-    std::vector<double> p(logits, logits + vocab);
-    double most = p[0];
-    for (const double x : p) most = x > most ? x : most;
-    double total = 0;
-    for (const double x : p) total += std::exp(x - most);
-    for (double& x : p) x -= most + std::log(total);
-    return p;
-  };
   const auto argmax = [](const std::vector<double>& p) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < p.size(); ++i) best = p[i] > p[best] ? i : best;
@@ -105,8 +107,8 @@ inline Distance compare_logits(const std::vector<float>& reference, const std::v
   const auto width = static_cast<std::size_t>(vocab);
   const std::size_t rows = reference.size() / width;
   for (std::size_t r = 0; r < rows; ++r) {
-    const auto p = log_softmax(reference.data() + r * width);
-    const auto q = log_softmax(other.data() + r * width);
+    const auto p = log_softmax(reference.data() + r * width, vocab);
+    const auto q = log_softmax(other.data() + r * width, vocab);
     double kl = 0;
     for (std::size_t i = 0; i < width; ++i) kl += std::exp(p[i]) * (p[i] - q[i]);
     d.kl += kl;

@@ -16,21 +16,29 @@
 
 namespace runtime {
 
-struct CommonOptions {
+struct ModelOptions {
   std::string model;
-  std::string cache = "ragged";
-  std::string kv_dtype = "f32";
   int threads = 1;
   std::string json;
   bool progress = false;
 
   void add_to(CLI::App& app) {
     app.add_option("--model", model, "Folder with config.json and model.safetensors (or shards)")->required();
-    app.add_option("--cache", cache, "KV layout: dense, paged[:PAGE_SIZE] or ragged")->capture_default_str();
-    app.add_option("--kv-dtype", kv_dtype, "Type of KV rows: f32, f16 or bf16")->capture_default_str();
     app.add_option("--threads", threads, "Threads for the arithmetic")->capture_default_str();
     app.add_option("--json", json, "Also write the results to this file");
     app.add_flag("--progress", progress, "Progress lines on standard error even when it is no terminal");
+  }
+};
+
+/// And of those that decode.
+struct CommonOptions : ModelOptions {
+  std::string cache = "ragged";
+  std::string kv_dtype = "f32";
+
+  void add_to(CLI::App& app) {
+    ModelOptions::add_to(app);
+    app.add_option("--cache", cache, "KV layout: dense, paged[:PAGE_SIZE] or ragged")->capture_default_str();
+    app.add_option("--kv-dtype", kv_dtype, "Type of KV rows: f32, f16 or bf16")->capture_default_str();
   }
 };
 

@@ -22,16 +22,30 @@ namespace quant = decant::quant;
 
 namespace {
 
-template <class... F>
-struct Formats {};
-
 /// Every format that a program can choose.
-using All = Formats<
-    quant::Int<2>, quant::Int<3>, quant::Int<4>, quant::Int<5>, quant::Int<6>, quant::Int<7>, quant::Int<8>, quant::Nf4,
-    quant::Fp8<decant::fp8_e4m3>, quant::MxFp4, quant::NvFp4, quant::If4, quant::Codebook2x16<decant::fp16>,
-    quant::Codebook2x16<decant::fp8_e4m3>, quant::ggml::Q8_0, quant::ggml::Q4_0, quant::ggml::Q4_1, quant::ggml::Q4_K,
-    quant::ggml::Q6_K, quant::ggml::IQ4_NL, quant::Scaled<quant::Int<4>>,
-    quant::Scaled<quant::Codebook2x16<decant::fp16>>>;
+#define RUNTIME_FORMATS(X)                  \
+  X(quant::Int<2>)                          \
+  X(quant::Int<3>)                          \
+  X(quant::Int<4>)                          \
+  X(quant::Int<5>)                          \
+  X(quant::Int<6>)                          \
+  X(quant::Int<7>)                          \
+  X(quant::Int<8>)                          \
+  X(quant::Nf4)                             \
+  X(quant::Fp8<decant::fp8_e4m3>)           \
+  X(quant::MxFp4)                           \
+  X(quant::NvFp4)                           \
+  X(quant::If4)                             \
+  X(quant::Codebook2x16<decant::fp16>)      \
+  X(quant::Codebook2x16<decant::fp8_e4m3>)  \
+  X(quant::ggml::Q8_0)                      \
+  X(quant::ggml::Q4_0)                      \
+  X(quant::ggml::Q4_1)                      \
+  X(quant::ggml::Q4_K)                      \
+  X(quant::ggml::Q6_K)                      \
+  X(quant::ggml::IQ4_NL)                    \
+  X(quant::Scaled<quant::Int<4>>)           \
+  X(quant::Scaled<quant::Codebook2x16<decant::fp16>>)
 
 // --- formats as text: to_text() for files, from_text() takes the parameters that follow the name
 // --------------------------------
@@ -137,21 +151,16 @@ std::shared_ptr<const PackedWeights> read_as(const FormatText& text, index_t row
   }
 }
 
-template <class... F>
-PackedMatrix read_any(Formats<F...>, const std::string& format, index_t rows, index_t cols,
-                      View<const std::byte, 1> bytes, const std::string& where) {
-  const FormatText text = FormatText::parse(format, where);
-  std::shared_ptr<const PackedWeights> found;
-  (void)((found = read_as<F>(text, rows, cols, bytes, where)) || ...);
-  if (!found) bad_format(where, "a known format", shown(Json(format)));
-  return PackedMatrix(std::move(found));
-}
-
 }  // namespace
 
 PackedMatrix read_packed(const std::string& format, index_t rows, index_t cols, View<const std::byte, 1> bytes,
                          const std::string& where) {
-  return read_any(All{}, format, rows, cols, bytes, where);
+  const FormatText text = FormatText::parse(format, where);
+#define RUNTIME_READ(F) \
+  if (auto found = read_as<F>(text, rows, cols, bytes, where)) return PackedMatrix(std::move(found));
+  RUNTIME_FORMATS(RUNTIME_READ)
+#undef RUNTIME_READ
+  bad_format(where, "a known format", shown(Json(format)));
 }
 
 template <class F>
@@ -159,29 +168,9 @@ PackedMatrix hold(const quant::Packed<F>& matrix, std::shared_ptr<const void> ow
   return PackedMatrix(std::make_shared<Holder<F>>(matrix, std::move(owner)));
 }
 
-#define RUNTIME_HOLD(...) template PackedMatrix hold(const quant::Packed<__VA_ARGS__>&, std::shared_ptr<const void>)
-RUNTIME_HOLD(quant::Int<2>);
-RUNTIME_HOLD(quant::Int<3>);
-RUNTIME_HOLD(quant::Int<4>);
-RUNTIME_HOLD(quant::Int<5>);
-RUNTIME_HOLD(quant::Int<6>);
-RUNTIME_HOLD(quant::Int<7>);
-RUNTIME_HOLD(quant::Int<8>);
-RUNTIME_HOLD(quant::Nf4);
-RUNTIME_HOLD(quant::Fp8<decant::fp8_e4m3>);
-RUNTIME_HOLD(quant::MxFp4);
-RUNTIME_HOLD(quant::NvFp4);
-RUNTIME_HOLD(quant::If4);
-RUNTIME_HOLD(quant::Codebook2x16<decant::fp16>);
-RUNTIME_HOLD(quant::Codebook2x16<decant::fp8_e4m3>);
-RUNTIME_HOLD(quant::ggml::Q8_0);
-RUNTIME_HOLD(quant::ggml::Q4_0);
-RUNTIME_HOLD(quant::ggml::Q4_1);
-RUNTIME_HOLD(quant::ggml::Q4_K);
-RUNTIME_HOLD(quant::ggml::Q6_K);
-RUNTIME_HOLD(quant::ggml::IQ4_NL);
-RUNTIME_HOLD(quant::Scaled<quant::Int<4>>);
-RUNTIME_HOLD(quant::Scaled<quant::Codebook2x16<decant::fp16>>);
+#define RUNTIME_HOLD(F) template PackedMatrix hold(const quant::Packed<F>&, std::shared_ptr<const void>);
+RUNTIME_FORMATS(RUNTIME_HOLD)
 #undef RUNTIME_HOLD
+#undef RUNTIME_FORMATS
 
 }  // namespace runtime

@@ -7,7 +7,7 @@
 
 #include <decant/quant/ear.hpp>
 
-#include "engine.hpp"
+#include "generate.hpp"
 
 namespace runtime {
 
@@ -34,7 +34,8 @@ class Judge {
     double nats = 0;
     index_t row = 0;
     for (const Tokens& window : text_) {
-      for (std::size_t i = 1; i < window.size(); ++i, ++row) nats -= log_probability(own, row, window[i]);
+      for (std::size_t i = 1; i < window.size(); ++i, ++row)
+        nats -= log_softmax(own.data() + row * config_.vocab, config_.vocab)[static_cast<std::size_t>(window[i])];
     }
     q.bits_per_byte = nats / static_cast<double>(row) / std::log(2.0);
     return q;
@@ -51,15 +52,6 @@ class Judge {
       all.insert(all.end(), some.data(), some.data() + some.size());
     }
     return all;
-  }
-
-  double log_probability(const std::vector<float>& logits, index_t row, Token token) const {
-    const float* const l = logits.data() + row * config_.vocab;
-    double most = static_cast<double>(l[0]);
-    for (index_t v = 1; v < config_.vocab; ++v) most = std::fmax(most, static_cast<double>(l[v]));
-    double total = 0;
-    for (index_t v = 0; v < config_.vocab; ++v) total += std::exp(static_cast<double>(l[v]) - most);
-    return static_cast<double>(l[token]) - most - std::log(total);
   }
 
   decant::Cpu& cpu_;

@@ -29,6 +29,16 @@
 #define DECANT_NOINLINE
 #endif
 
+// Before loops over arrays of registers, which must be unrolled for the registers to be registers; g++ -O2 does so only
+// when told.
+#if defined(__clang__)
+#define DECANT_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define DECANT_UNROLL _Pragma("GCC unroll 16")
+#else
+#define DECANT_UNROLL
+#endif
+
 // x86-64 kernels are compiled with per-function target attributes, so that plain -O2 suffices; elsewhere, in device
 // passes, and with DECANT_NO_SIMD defined, the portable path is the only one.
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && !defined(__CUDACC__) && !defined(DECANT_NO_SIMD)

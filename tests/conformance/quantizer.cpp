@@ -2,9 +2,6 @@
 // counted.
 #include "conformance/quantizer.hpp"
 
-#include <cstdlib>
-#include <new>
-
 #include "decant/quant/aaac.hpp"
 #include "decant/quant/fp4.hpp"
 #include "decant/quant/ggml_blocks.hpp"
@@ -13,33 +10,11 @@
 #include "decant/quant/int_group.hpp"
 #include "decant/quant/matmul.hpp"
 #include "decant/quant/nf4.hpp"
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // g++ 12 sees free() meet its own operator new
-#endif
+#include "watched_heap.hpp"
 
 std::atomic<long> conformance::allocations{0};
-using conformance::allocations;
 
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* p = std::malloc(bytes ? bytes : 1)) return p;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes ? bytes : 1);
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  ++allocations;
-  const auto a = static_cast<std::size_t>(alignment);
-  if (void* p = std::aligned_alloc(a, (bytes + a - 1) / a * a)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void watched_heap::on_allocation(std::size_t) { ++conformance::allocations; }
 
 namespace {
 

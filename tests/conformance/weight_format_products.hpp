@@ -12,7 +12,7 @@ namespace conformance {
 template <class F>
 inline constexpr bool has_blocks = requires { F::block_size; };
 
-/// Formats for which matmul.hpp declares a table_error_bound.
+/// Formats to which matmul.hpp's int8_table_error_bound applies.
 template <class F>
 inline constexpr bool has_table = false;
 template <>
@@ -52,7 +52,7 @@ struct ProductProblem {
           if (!largest.empty()) table += static_cast<double>(largest[at(r * cols + k)]) * std::abs(rounded[at(k)]);
         }
         bound *= decant::quant::matmul_error_bound(cols);
-        bound += decant::quant::table_error_bound(activations) * table;
+        if (activations == Activations::int8) bound += decant::quant::int8_table_error_bound * table;
         if (!exact_rounding) bound += decant::quant::activation_error_bound(activations) * top * weight;
         count += !(std::abs(y[at(t * rows + r)] - exact) <= bound);
       }

@@ -206,12 +206,10 @@ void quantize(Cuda& cuda, const Aaac<Scale>& q, View<const float, 2> w, const Ca
               const Packed<Codebook2x16<Scale>, std::byte>& out) {
   using F = Codebook2x16<Scale>;
   constexpr const char* where = "quant::quantize";
-  require_equal(w.extent(0), out.rows(), where, "w");
-  require_equal(w.extent(1), out.cols(), where, "w");
-  require(w.stride(1) == 1, where, "w", "contiguous rows", w.stride(1));
+  detail::require_weight_shape(w, out);
   validate(q, out.cols());
   require_calibration(c, {}, out.cols(), where);
-  require(out.format() == q.format(), where, "out", "the format that q writes", "another one");
+  detail::require_format(q, out);
   Workspace& workspace = cuda.workspace();
   Workspace::Scope scope(workspace);
   const index_t rows = w.extent(0);

@@ -235,7 +235,7 @@ void quantize(Cpu& cpu, const Aaac<Scale>& q, View<const float, 2> w, const Cali
   detail::require_weights(w, out);
   validate(q, out.cols());
   require_calibration(c, {}, out.cols(), "quant::quantize");
-  require(out.format() == q.format(), "quant::quantize", "out", "the format that q writes", "another one");
+  detail::require_format(q, out);
   const auto layer = fit_layer(cpu, q, w, c);
   detail::begin_packed(out, layer);
   if (w.empty()) return;

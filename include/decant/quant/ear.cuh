@@ -22,7 +22,6 @@ namespace decant::quant {
 namespace detail {
 
 inline constexpr int ear_threads = 512;
-inline constexpr float ear_log2_of_e = 1.44269504f;
 
 using ::decant::detail::block_reduce;
 using ::decant::detail::Larger;
@@ -41,9 +40,6 @@ struct EarShared {
   std::int32_t tokens[32];
   unsigned long long keys[32];
 };
-
-/// What exponents are counted from; where all logits are -inf, anything finite.
-__device__ inline float ear_base_of(float max) { return max == -__builtin_huge_valf() ? 0.0f : max; }
 
 /// Wide logits as floats.
 template <int Wide, class T>
@@ -70,7 +66,7 @@ struct EarTrack {
       token = above ? static_cast<std::int32_t>(first + j) : token;
       top = above ? x[j] : top;
     }
-    const float base = ear_base_of(top);
+    const float base = ear_base(top);
     if (top != before) sum *= static_cast<double>(exp2f((before - base) * scale));
     float part = 0;
 #pragma unroll
@@ -82,7 +78,7 @@ struct EarTrack {
   __device__ void merge(float scale, EarShared& shared) {
     constexpr float lowest = -__builtin_huge_valf();
     const float most = block_reduce(top, Larger{}, lowest, shared.floats);
-    const float factor = exp2f((top - ear_base_of(most)) * scale);
+    const float factor = exp2f((top - ear_base(most)) * scale);
     sum = block_reduce(sum * static_cast<double>(factor), Plus{}, 0.0, shared.doubles);
     const std::int32_t first =
         block_reduce(top == most ? token : 0x7fffffff, Smaller{}, std::int32_t{0x7fffffff}, shared.tokens);
@@ -143,10 +139,6 @@ __device__ unsigned long long ear_next_key(const T* row, index_t vocab, unsigned
   return best;
 }
 
-__device__ inline double ear_exponent_of(float logit, float max, float inverse) {
-  return (static_cast<double>(logit) - static_cast<double>(max)) * static_cast<double>(inverse);
-}
-
 /// tokens [top_k]: room in shared memory.
 template <int Wide, class P, class Q>
 __device__ void ear_listed(const P* row_p, const Q* row_q, index_t vocab, const EarOptions& options,
@@ -171,8 +163,8 @@ __device__ void ear_listed(const P* row_p, const Q* row_q, index_t vocab, const 
     double sum_p = 0;
     double sum_q = 0;
     for (index_t i = threadIdx.x; i < count; i += ear_threads) {
-      sum_p += exp(ear_exponent_of(p(i), track_p.top, inverse));
-      if (q(i) > lowest) sum_q += exp(ear_exponent_of(q(i), track_q.top, inverse));
+      sum_p += exp(ear_exponent(p(i), track_p.top, inverse));
+      if (q(i) > lowest) sum_q += exp(ear_exponent(q(i), track_q.top, inverse));
     }
     track_p.sum = block_reduce(sum_p, Plus{}, 0.0, shared.doubles);
     track_q.sum = block_reduce(sum_q, Plus{}, 0.0, shared.doubles);
@@ -181,14 +173,14 @@ __device__ void ear_listed(const P* row_p, const Q* row_q, index_t vocab, const 
   double both = 0;
   double kl = 0;
   for (index_t i = threadIdx.x; i < count; i += ear_threads) {
-    const double d_p = ear_exponent_of(p(i), track_p.top, inverse);
+    const double d_p = ear_exponent(p(i), track_p.top, inverse);
     const double in_p = exp(d_p) / track_p.sum;
     if (!(in_p > 0)) continue;
     if (!(q(i) > lowest)) {
       kl = __builtin_huge_val();
       continue;
     }
-    const double d_q = ear_exponent_of(q(i), track_q.top, inverse);
+    const double d_q = ear_exponent(q(i), track_q.top, inverse);
     const double in_q = exp(d_q) / track_q.sum;
     both += in_p < in_q ? in_p : in_q;
     kl += in_p * (d_p - d_q + logs);
@@ -215,7 +207,7 @@ __global__ void __launch_bounds__(ear_threads)
   const Q* const row_q = logits_q.data() + position * logits_q.stride(0);
   const index_t vocab = logits_p.extent(1);
   const float inverse = 1 / options.temperature;
-  const float scale = inverse * ear_log2_of_e;
+  const float scale = inverse * ear_log2_e;
   EarTrack track_p;
   EarTrack track_q;
   for (index_t i = index_t{threadIdx.x} * Wide; i < vocab; i += index_t{ear_threads} * Wide) {
@@ -236,7 +228,7 @@ __global__ void __launch_bounds__(ear_threads)
   result.state = EarState::counted;
   result.agrees = track_p.token == track_q.token;
   if (!result.agrees) {
-    const double second = exp(ear_exponent_of(track_p.second, track_p.top, inverse));
+    const double second = exp(ear_exponent(track_p.second, track_p.top, inverse));
     result.margin = static_cast<float>((1 - second) / track_p.sum);
   }
   if constexpr (Full) {

@@ -55,6 +55,16 @@ struct EarResult {
 
 namespace detail {
 
+inline constexpr float ear_log2_e = 1.44269504f;
+
+/// What exponents are counted from; where all logits are -inf, anything finite.
+DECANT_HD constexpr float ear_base(float max) { return max == -__builtin_huge_valf() ? 0.0f : max; }
+
+/// d of two logits, at a temperature.
+DECANT_HD inline double ear_exponent(float logit, float max, float inverse) {
+  return (static_cast<double>(logit) - static_cast<double>(max)) * static_cast<double>(inverse);
+}
+
 template <class P, class Q>
 void require_ear(const View<P, 2>& p, const View<Q, 2>& q, const EarOptions& options,
                  const View<const std::uint8_t, 1>& keep, const View<EarPosition, 1>& each, const char* where) {

@@ -9,24 +9,20 @@
 #include <cstdint>
 
 #include "detail/ggml_block.hpp"
+#include "detail/magnitude.hpp"
 #include "detail/rounding.hpp"
 #include "packed.hpp"
 
 namespace decant::quant::ggml {
 
 /// 34 bytes: fp16 d; 32 signed bytes q. w = d q.
-struct Q8_0 : detail::GgmlBlocks<32, 34> {
+struct Q8_0 : detail::GgmlScaled<34> {
   using Format = Q8_0;
-  struct Group {
-    float d;
-    float inverse;  ///< 1 / d, of the fitted d rather than the stored one
-  };
-
   bool operator==(const Q8_0&) const = default;
   const Q8_0& format() const { return *this; }
 
   Group fit(const Layer&, const float* w, const float*, index_t n) const {
-    const float d = detail::magnitude(detail::signed_max(w, n)) / 127.0f;
+    const float d = detail::largest_magnitude(w, n) / 127.0f;
     return {fp16(d), detail::reciprocal(d)};
   }
   DECANT_HD std::uint8_t nearest(const Layer&, const Group& g, index_t, float w) const {
@@ -34,13 +30,6 @@ struct Q8_0 : detail::GgmlBlocks<32, 34> {
   }
   DECANT_HD float value(const Layer&, const Group& g, index_t, std::uint8_t code) const {
     return g.d * static_cast<float>(static_cast<std::int8_t>(code));
-  }
-  DECANT_HD Group load_group(const Layer&, const std::byte* row, index_t, index_t j) const {
-    const float d = detail::load_half(row + j * block_bytes);
-    return {d, detail::reciprocal(d)};
-  }
-  DECANT_HD void store_group(const Layer&, const Group& g, std::byte* row, index_t, index_t j) const {
-    detail::store_half(row + j * block_bytes, g.d);
   }
   DECANT_HD std::uint8_t load_code(const std::byte* row, index_t, index_t k) const {
     return static_cast<std::uint8_t>(row[k / block_size * block_bytes + 2 + k % block_size]);
@@ -52,13 +41,8 @@ struct Q8_0 : detail::GgmlBlocks<32, 34> {
 
 /// 18 bytes: fp16 d; nibbles q, elements 0 ... 15 low and 16 ... 31 high. w = d (q - 8), d of either sign: the (first)
 /// weight of largest magnitude has q = 0.
-struct Q4_0 : detail::GgmlBlocks<32, 18> {
+struct Q4_0 : detail::GgmlScaledNibbles {
   using Format = Q4_0;
-  struct Group {
-    float d;
-    float inverse;  ///< 1 / d, of the fitted d rather than the stored one
-  };
-
   bool operator==(const Q4_0&) const = default;
   const Q4_0& format() const { return *this; }
 
@@ -71,19 +55,6 @@ struct Q4_0 : detail::GgmlBlocks<32, 18> {
   }
   DECANT_HD float value(const Layer&, const Group& g, index_t, std::uint8_t code) const {
     return g.d * static_cast<float>(code - 8);
-  }
-  DECANT_HD Group load_group(const Layer&, const std::byte* row, index_t, index_t j) const {
-    const float d = detail::load_half(row + j * block_bytes);
-    return {d, detail::reciprocal(d)};
-  }
-  DECANT_HD void store_group(const Layer&, const Group& g, std::byte* row, index_t, index_t j) const {
-    detail::store_half(row + j * block_bytes, g.d);
-  }
-  DECANT_HD std::uint8_t load_code(const std::byte* row, index_t, index_t k) const {
-    return detail::load_nibble(row + k / block_size * block_bytes + 2, 16, k % block_size);
-  }
-  DECANT_HD void store_code(std::uint8_t code, std::byte* row, index_t, index_t k) const {
-    detail::store_nibble(code, row + k / block_size * block_bytes + 2, 16, k % block_size);
   }
 };
 
@@ -101,12 +72,7 @@ struct Q4_1 : detail::GgmlBlocks<32, 20> {
   const Q4_1& format() const { return *this; }
 
   Group fit(const Layer&, const float* w, const float*, index_t n) const {
-    float low = w[0];
-    float high = w[0];
-    for (index_t i = 1; i < n; ++i) {
-      low = w[i] < low ? w[i] : low;
-      high = w[i] > high ? w[i] : high;
-    }
+    const auto [low, high] = detail::range_of(w, n);
     const float d = (high - low) / 15.0f;
     return {fp16(d), fp16(low), detail::reciprocal(d), low};
   }
@@ -134,17 +100,12 @@ struct Q4_1 : detail::GgmlBlocks<32, 20> {
 };
 
 /// 18 bytes: fp16 d; nibbles q as Q4_0's. w = d T[q], T 16 levels, denser near 0, without 0 itself.
-struct IQ4_NL : detail::GgmlBlocks<32, 18> {
+struct IQ4_NL : detail::GgmlScaledNibbles {
   using Format = IQ4_NL;
   /// d of least squared error, weighted by w^2, among 16 ranges, and codes of that d: what ggml_quantize_chunk writes
   /// into files. Otherwise the codes of the plain range with the d that suits them best: quantize_row_iq4_nl_ref (which
   /// leaves the codes of a block without weights above 1e-15 unset). No part of what is stored.
   bool search = true;
-
-  struct Group {
-    float d;
-    float inverse;  ///< what the codes' weights were divided by, inverted
-  };
 
   bool operator==(const IQ4_NL&) const = default;
   const IQ4_NL& format() const { return *this; }
@@ -175,19 +136,6 @@ struct IQ4_NL : detail::GgmlBlocks<32, 18> {
     return static_cast<std::uint8_t>(code(detail::product(w, g.inverse)));
   }
   DECANT_HD float value(const Layer&, const Group& g, index_t, std::uint8_t code) const { return g.d * level(code); }
-  DECANT_HD Group load_group(const Layer&, const std::byte* row, index_t, index_t j) const {
-    const float d = detail::load_half(row + j * block_bytes);
-    return {d, detail::reciprocal(d)};
-  }
-  DECANT_HD void store_group(const Layer&, const Group& g, std::byte* row, index_t, index_t j) const {
-    detail::store_half(row + j * block_bytes, g.d);
-  }
-  DECANT_HD std::uint8_t load_code(const std::byte* row, index_t, index_t k) const {
-    return detail::load_nibble(row + k / block_size * block_bytes + 2, 16, k % block_size);
-  }
-  DECANT_HD void store_code(std::uint8_t code, std::byte* row, index_t, index_t k) const {
-    detail::store_nibble(code, row + k / block_size * block_bytes + 2, 16, k % block_size);
-  }
 
  private:
   struct Sums {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "detail/magnitude.hpp"
 #include "detail/ggml_block.hpp"
 #include "packed.hpp"
 
@@ -143,13 +144,10 @@ struct Q4_K : detail::GgmlBlocks<256, 144> {
     const float mean = std::sqrt(squares / 32.0f);
     for (int i = 0; i < 32; ++i) weight[i] = mean + detail::magnitude(w[i]);
 
-    float low = w[0];
-    float high = w[0];
+    auto [low, high] = detail::range_of(w, 32);
     float sum_w = weight[0];
     float sum_x = detail::product(weight[0], w[0]);
     for (int i = 1; i < 32; ++i) {
-      low = w[i] < low ? w[i] : low;
-      high = w[i] > high ? w[i] : high;
       sum_w += weight[i];
       sum_x += detail::product(weight[i], w[i]);
     }

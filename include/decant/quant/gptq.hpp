@@ -270,7 +270,7 @@ void quantize(Cpu& cpu, const Gptq<G>& q, View<const float, 2> w, const Calibrat
   }
   validate(q, out.cols());
   const F format = q.format();
-  require(out.format() == format, where, "out", "the format that q writes", "another one");
+  detail::require_format(q, out);
   const index_t rows = out.rows();
   const index_t cols = out.cols();
   const index_t size = format.group_size(cols);

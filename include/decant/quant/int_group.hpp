@@ -12,6 +12,7 @@
 
 #include "../core/bytes.hpp"
 #include "../core/dtype.hpp"
+#include "detail/magnitude.hpp"
 #include "detail/planes.hpp"
 #include "detail/rounding.hpp"
 #include "packed.hpp"
@@ -68,18 +69,12 @@ struct Int {
   void store_layer(const Layer&, std::byte*) const {}
 
   Group fit(const Layer&, const float* w, const float*, index_t n) const {
-    float low = w[0];
-    float high = w[0];
-    for (index_t i = 1; i < n; ++i) {
-      low = w[i] < low ? w[i] : low;
-      high = w[i] > high ? w[i] : high;
-    }
     if (grid == IntGrid::signed_max) {
       // Of two extremes of one magnitude the first decides.
-      float top = 0;
-      for (index_t i = 0; i < n; ++i) top = std::abs(w[i]) > std::abs(top) ? w[i] : top;
+      const float top = detail::signed_max(w, n);
       return {stored(top / -static_cast<float>(half)), static_cast<float>(half)};
     }
+    const auto [low, high] = detail::range_of(w, n);
     Group best = of_range(low, high);
     if (!search) return best;
     double least = error(best, w, n, std::numeric_limits<double>::infinity());

@@ -306,11 +306,7 @@ inline void launch_scale(Cuda& cuda, const char* where, View<const float, 2> x, 
 template <class W>
 void require_packed_matmul(const W& w, View<const float, 2> x, View<float, 2> y, Activations activations) {
   constexpr const char* where = "quant::matmul";
-  require_equal(x.extent(1), w.cols(), where, "x");
-  require(x.stride(1) == 1, where, "x", "contiguous rows", x.stride(1));
-  require_equal(y.extent(0), x.extent(0), where, "y");
-  require_equal(y.extent(1), w.rows(), where, "y");
-  require(y.stride(1) == 1, where, "y", "contiguous rows", y.stride(1));
+  require_product(w, x, y);
   require(activations == Activations::bf16 || activations == Activations::fp32, where, "activations",
           "bf16 or fp32 (int8 is the CPU's)", static_cast<int>(activations));
 }

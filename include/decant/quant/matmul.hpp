@@ -18,6 +18,7 @@
 #include "detail/matmul_ggml_formats.hpp"
 #include "detail/matmul_kernels.hpp"
 #include "detail/matmul_nibble_formats.hpp"
+#include "detail/require_product.hpp"
 #include "int_group.hpp"
 #include "policy.hpp"
 
@@ -39,10 +40,6 @@ constexpr double activation_error_bound(Activations a) {
   return a == Activations::fp32 ? 0 : a == Activations::bf16 ? 0x1p-8 : 0.5001 / 127;
 }
 
-/// Where a format's weights are entries of a table that are no small multiples of one number (Nf4, Codebook2x16), int8
-/// products round the table to 8 bits too: a weight is then off by at most this share of its group's largest entry.
-constexpr double table_error_bound(Activations a) { return a == Activations::int8 ? 0.5001 / 127 : 0; }
-
 /// y = x * w^T. x [tokens, cols], y [tokens, rows], fp32, rows contiguous. A row of w gives the same numbers, to the
 /// bit, whatever the other rows, the other tokens and the number of threads. Scratch: a copy of x. ArgumentError where
 /// shapes differ, before y is written. O(tokens * rows * cols).
@@ -51,11 +48,7 @@ template <class F>
 void matmul(Cpu& cpu, const Packed<F>& w, View<const float, 2> x, View<float, 2> y,
             Activations activations = Activations::bf16) {
   constexpr const char* where = "quant::matmul";
-  require_equal(x.extent(1), w.cols(), where, "x");
-  require(x.stride(1) == 1, where, "x", "contiguous rows", x.stride(1));
-  require_equal(y.extent(0), x.extent(0), where, "y");
-  require_equal(y.extent(1), w.rows(), where, "y");
-  require(y.stride(1) == 1, where, "y", "contiguous rows", y.stride(1));
+  detail::require_product(w, x, y);
   require(activations <= Activations::int8, where, "activations", "bf16, fp32 or int8", static_cast<int>(activations));
   const index_t tokens = x.extent(0);
   if (tokens == 0 || w.rows() == 0) return;
@@ -69,7 +62,7 @@ void matmul(Cpu& cpu, const Packed<F>& w, View<const float, 2> x, View<float, 2>
   std::byte* const arranged = cpu.workspace().take<std::byte>(tokens * x_bytes);
   std::byte* const scratch = cpu.workspace().take<std::byte>(cpu.parts(w.rows(), grain) * scratch_bytes);
   cpu.parallel_ranges(tokens, 1, [&](index_t first, index_t last, index_t) {
-    for (index_t t = first; t < last; ++t) kernels.arrange(w, x.data() + t * x.stride(0), arranged + t * x_bytes);
+    kernels.arrange(w, x.data() + first * x.stride(0), x.stride(0), last - first, arranged + first * x_bytes, x_bytes);
   });
   cpu.parallel_ranges(w.rows(), grain, [&](index_t first, index_t last, index_t part) {
     kernels.rows(w, first, last, arranged, x_bytes, tokens, y.data(), y.stride(0), scratch + part * scratch_bytes);

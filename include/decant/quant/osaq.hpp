@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "../core/cpu.hpp"
+#include "detail/magnitude.hpp"
 #include "detail/factor_f64.hpp"
 #include "detail/row_losses.hpp"
 #include "osaq_types.hpp"
@@ -64,12 +65,7 @@ inline OsaqDirections osaq_directions(Cpu& cpu, const OsaqTransform& t, const Vi
 inline double osaq_range(const float* w, index_t cols, index_t group) {
   double sum = 0;
   for (index_t begin = 0; begin < cols; begin += group) {
-    float low = w[begin];
-    float high = w[begin];
-    for (index_t k = begin; k < cols && k < begin + group; ++k) {
-      low = w[k] < low ? w[k] : low;
-      high = w[k] > high ? w[k] : high;
-    }
+    const auto [low, high] = range_of(w + begin, cols - begin < group ? cols - begin : group);
     sum += static_cast<double>(high) - static_cast<double>(low);
   }
   return sum;

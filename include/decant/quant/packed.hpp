@@ -120,6 +120,20 @@ void begin_packed(const Packed<F, std::byte>& out, const typename F::Layer& laye
   out.format().store_layer(layer, out.data());
 }
 
+/// Row r, without checks: out[k] for every column.
+template <class F, class Out>
+void decode_row(const Packed<F>& w, const typename F::Layer& layer, index_t r, Out out) {
+  const F& format = w.format();
+  const std::byte* const row = w.row(r);
+  const index_t cols = w.cols();
+  const index_t size = format.group_size(cols);
+  for (index_t j = 0, k = 0; k < cols; ++j) {
+    const typename F::Group group = format.load_group(layer, row, cols, j);
+    const index_t count = cols - k < size ? cols - k : size;
+    for (index_t i = 0; i < count; ++i, ++k) out[k] = format.value(layer, group, i, format.load_code(row, cols, k));
+  }
+}
+
 }  // namespace detail
 
 /// Row r as floats: the definition that every kernel is held to. out [cols]. O(cols).
@@ -128,14 +142,7 @@ void dequantize_row(Cpu&, const Packed<F>& w, index_t r, View<float, 1> out) {
   constexpr const char* where = "quant::dequantize_row";
   require(r >= 0 && r < w.rows(), where, "r", [&] { return "a row below " + std::to_string(w.rows()); }, r);
   require_equal(out.extent(0), w.cols(), where, "out");
-  const F& format = w.format();
-  const auto layer = w.layer();
-  const index_t size = format.group_size(w.cols());
-  for (index_t j = 0, k = 0; k < w.cols(); ++j) {
-    const auto group = format.load_group(layer, w.row(r), w.cols(), j);
-    for (index_t i = 0; i < size && k < w.cols(); ++i, ++k)
-      out[k] = format.value(layer, group, i, format.load_code(w.row(r), w.cols(), k));
-  }
+  detail::decode_row(w, w.layer(), r, out);
 }
 
 }  // namespace decant::quant

@@ -7,6 +7,7 @@
 #include "../core/dtype.hpp"
 #include "../core/view.hpp"
 #include "detail/dot_tile.hpp"
+#include "detail/require_product.hpp"
 #include "policy.hpp"
 
 namespace decant::quant {
@@ -27,11 +28,7 @@ template <class T>
 void require_matmul(const Plain<T>& w, const View<const float, 2>& x, const View<float, 2>& y) {
   constexpr const char* where = "quant::matmul";
   require(w.weights.stride(1) == 1, where, "weights", "contiguous rows", w.weights.stride(1));
-  require_equal(x.extent(1), w.cols(), where, "x");
-  require(x.stride(1) == 1, where, "x", "contiguous rows", x.stride(1));
-  require_equal(y.extent(0), x.extent(0), where, "y");
-  require_equal(y.extent(1), w.rows(), where, "y");
-  require(y.stride(1) == 1, where, "y", "contiguous rows", y.stride(1));
+  require_product(w, x, y);
 }
 
 }  // namespace detail

@@ -32,19 +32,31 @@ Needs needs(const Rtn<G>&) {
 
 namespace detail {
 
-/// What every quantizer checks first: shapes, contiguous rows, finite weights (the first that is not is named).
 template <class F>
-void require_weights(const View<const float, 2>& w, const Packed<F, std::byte>& out) {
+void require_weight_shape(const View<const float, 2>& w, const Packed<F, std::byte>& out) {
   constexpr const char* where = "quant::quantize";
   require_equal(w.extent(0), out.rows(), where, "w");
   require_equal(w.extent(1), out.cols(), where, "w");
   require(w.stride(1) == 1, where, "w", "contiguous rows", w.stride(1));
+}
+
+/// What every quantizer checks first: shapes, contiguous rows, finite weights (the first that is not is named).
+template <class F>
+void require_weights(const View<const float, 2>& w, const Packed<F, std::byte>& out) {
+  constexpr const char* where = "quant::quantize";
+  require_weight_shape(w, out);
   for (index_t r = 0; r < w.extent(0); ++r) {
     const float* const row = &w(r, index_t{0});
     for (index_t k = 0; k < w.extent(1); ++k)
       require(std::isfinite(row[k]), where, "w", "finite weights",
               [&] { return std::to_string(row[k]) + " at (" + std::to_string(r) + ", " + std::to_string(k) + ")"; });
   }
+}
+
+/// And that `out` is what q writes. (A quantizer around another leaves that to the innermost.)
+template <class Q, class F>
+void require_format(const Q& q, const Packed<F, std::byte>& out) {
+  require(out.format() == q.format(), "quant::quantize", "out", "the format that q writes", "another one");
 }
 
 }  // namespace detail
@@ -58,7 +70,7 @@ void quantize(Cpu& cpu, const Rtn<G>& q, View<const float, 2> w, const Calibrati
   detail::require_weights(w, out);
   require_calibration(c, {}, out.cols(), "quant::quantize");
   const F& format = out.format();
-  require(format == q.format(), "quant::quantize", "out", "the format that q writes", "another one");
+  detail::require_format(q, out);
   const typename F::Layer layer = fit_layer(cpu, q.grid, w, c);
   detail::begin_packed(out, layer);
   const index_t cols = out.cols();

@@ -15,6 +15,7 @@
 #include "../core/bytes.hpp"
 #include "../core/cpu.hpp"
 #include "../core/view.hpp"
+#include "detail/require_product.hpp"
 #include "packed.hpp"
 
 namespace decant::quant {
@@ -111,9 +112,7 @@ void dequantize_row(Cpu& cpu, const Packed<Scaled<F>>& w, index_t r, View<float,
 template <class F, class... Options>
 void matmul(Cpu& cpu, const Packed<Scaled<F>>& w, View<const float, 2> x, View<float, 2> y,
             const Options&... options) {
-  constexpr const char* where = "quant::matmul";
-  require_equal(x.extent(1), w.cols(), where, "x");
-  require(x.stride(1) == 1, where, "x", "contiguous rows", x.stride(1));
+  detail::require_product(w, x, y);
   const Workspace::Scope scope(cpu.workspace());
   const View<float, 2> scaled = cpu.workspace().template take_view<float>(x.extent(0), x.extent(1));
   for (index_t t = 0; t < x.extent(0); ++t) {

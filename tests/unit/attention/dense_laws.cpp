@@ -4,39 +4,13 @@
 #include "allocations.hpp"
 #include "catch_compat.hpp"
 #include "problem.hpp"
-
-#include <cstdlib>
-#include <new>
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // g++ 12 sees free() meet its own operator new
-#endif
+#include "watched_heap.hpp"
 
 namespace attention_test {
 std::atomic<long> allocations{0};
 }  // namespace attention_test
-using attention_test::allocations;
 
-// Every way into the heap of this test program is counted.
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* p = std::malloc(bytes ? bytes : 1)) return p;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes ? bytes : 1);
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  ++allocations;
-  const auto a = static_cast<std::size_t>(alignment);
-  if (void* p = std::aligned_alloc(a, (bytes + a - 1) / a * a)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void watched_heap::on_allocation(std::size_t) { ++attention_test::allocations; }
 
 using namespace decant;
 using namespace decant::attention;

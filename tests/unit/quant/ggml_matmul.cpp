@@ -11,7 +11,7 @@
 
 #include "catch_compat.hpp"
 #include "threads.hpp"
-#include "unit/quant/quantized.hpp"
+#include "unit/quant/matmul_problem.hpp"
 
 namespace quant_ggml_matmul_test {
 
@@ -42,14 +42,6 @@ std::vector<float> inputs(index_t tokens, index_t cols) {
   for (index_t i = 0; i < tokens * cols; ++i)
     x[at(i)] = i % 97 == 3 ? 30.0f : i / 32 % 5 == 2 ? 0.0f : static_cast<float>(gaussian(i, 9));
   return x;
-}
-
-template <class F>
-std::vector<float> product(Cpu& cpu, const Quantized<F>& q, const std::vector<float>& x, index_t tokens,
-                           Activations a) {
-  std::vector<float> y(at(tokens * q.rows), NAN);
-  matmul(cpu, q.packed(), View<const float, 2>(x.data(), tokens, q.cols), View<float, 2>(y.data(), tokens, q.rows), a);
-  return y;
 }
 
 template <class F>

@@ -13,16 +13,6 @@
 #include "../../core/dtype.hpp"
 #include "../../core/view.hpp"
 
-// Loops over registers must be unrolled for the registers to be registers; g++ -O2 does so only when told.
-#if defined(__clang__)
-#define DECANT_UNROLL _Pragma("unroll")
-#elif defined(__GNUC__)
-#define DECANT_UNROLL _Pragma("GCC unroll 16")
-#else
-#define DECANT_UNROLL
-#endif
-
-
 namespace decant::attention::detail {
 
 /// Keys per block. One word of mask bits covers a block.

@@ -33,7 +33,7 @@ struct AaacControl {
   AaacTables best_tables;  // as floats
   typename F::Layer candidate;
   typename F::Layer if4;
-  double candidate_error, if4_error;
+  double candidate_error;
 };
 
 /// A matrix that is being fitted to. Weights are divided by their scales each time.

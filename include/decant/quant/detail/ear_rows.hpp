@@ -75,11 +75,6 @@ struct EarRow {
   index_t tile;
 };
 
-/// d of two logits, at a temperature.
-inline double ear_exponent(float logit, float max, float inverse) {
-  return (static_cast<double>(logit) - static_cast<double>(max)) * static_cast<double>(inverse);
-}
-
 inline EarRow ear_row(const EarTile* tiles, index_t count, float EarTile::*max, double EarTile::*sum, float inverse) {
   EarRow row{tiles[0].*max, 0, 0};
   for (index_t t = 1; t < count; ++t) {
@@ -141,19 +136,27 @@ inline EarPosition excluded_position() {
   return result;
 }
 
-template <class P, class Q>
-EarPosition full_position(Isa isa, const P* p, const Q* q, index_t vocab, const EarOptions& options,
-                          const EarScratch& scratch) {
-  const float inverse = 1 / options.temperature;
+/// One pass over both rows: scratch.tiles, and with Keep the exponentials in scratch.a and scratch.b. Returns how many
+/// tiles there are.
+template <bool Keep, class P, class Q>
+index_t ear_tiles(Isa isa, const P* p, const Q* q, index_t vocab, float inverse, const EarScratch& scratch) {
   const index_t count = (vocab + ear_tile - 1) / ear_tile;
   float room_p[ear_tile];
   float room_q[ear_tile];
   for (index_t t = 0; t < count; ++t) {
     const index_t begin = t * ear_tile;
     const index_t n = vocab - begin < ear_tile ? vocab - begin : ear_tile;
-    scratch.tiles[t] = ear_tile_of<true>(isa, p + begin, q + begin, n, inverse, scratch.a + begin, scratch.b + begin,
-                                         room_p, room_q);
+    scratch.tiles[t] = ear_tile_of<Keep>(isa, p + begin, q + begin, n, inverse, Keep ? scratch.a + begin : nullptr,
+                                         Keep ? scratch.b + begin : nullptr, room_p, room_q);
   }
+  return count;
+}
+
+template <class P, class Q>
+EarPosition full_position(Isa isa, const P* p, const Q* q, index_t vocab, const EarOptions& options,
+                          const EarScratch& scratch) {
+  const float inverse = 1 / options.temperature;
+  const index_t count = ear_tiles<true>(isa, p, q, vocab, inverse, scratch);
   const EarRow row_p = ear_row(scratch.tiles, count, &EarTile::max_p, &EarTile::sum_p, inverse);
   const EarRow row_q = ear_row(scratch.tiles, count, &EarTile::max_q, &EarTile::sum_q, inverse);
   if (!usable(row_p) || !usable(row_q)) return excluded_position();
@@ -255,14 +258,7 @@ template <class P, class Q>
 EarPosition listed_position(Isa isa, const P* p, const Q* q, index_t vocab, const EarOptions& options,
                             const EarScratch& scratch) {
   const float inverse = 1 / options.temperature;
-  const index_t count = (vocab + ear_tile - 1) / ear_tile;
-  float room_p[ear_tile];
-  float room_q[ear_tile];
-  for (index_t t = 0; t < count; ++t) {
-    const index_t begin = t * ear_tile;
-    const index_t n = vocab - begin < ear_tile ? vocab - begin : ear_tile;
-    scratch.tiles[t] = ear_tile_of<false>(isa, p + begin, q + begin, n, inverse, nullptr, nullptr, room_p, room_q);
-  }
+  const index_t count = ear_tiles<false>(isa, p, q, vocab, inverse, scratch);
   EarRow row_p = ear_row(scratch.tiles, count, &EarTile::max_p, &EarTile::sum_p, inverse);
   EarRow row_q = ear_row(scratch.tiles, count, &EarTile::max_q, &EarTile::sum_q, inverse);
   if (!usable(row_p) || !usable(row_q)) return excluded_position();

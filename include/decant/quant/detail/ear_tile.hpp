@@ -21,9 +21,6 @@ struct EarTile {
   double cross;
 };
 
-/// What a tile's exponents are counted from; where all logits are -inf, anything finite.
-constexpr float ear_base(float max) { return max == -__builtin_huge_valf() ? 0.0f : max; }
-
 /// |p - q| in double, so that no compiler fuses a product into the difference: equal rows are at distance 0.
 constexpr double ear_difference(float p, float q) {
   const double d = static_cast<double>(p) - static_cast<double>(q);
@@ -55,7 +52,6 @@ struct EarRest {
 /// 2^f for f in [0, 1], highest power first: within 1.2e-8 before rounding, exact at 0. Of the vector paths.
 inline constexpr float ear_exp2[7] = {2.0817914628e-4f, 1.2692166492e-3f, 9.6521954983e-3f, 5.5496022105e-2f,
                                       2.4022720754e-1f, 6.9314718246e-1f, 1.0f};
-inline constexpr float ear_log2_e = 1.44269504f;
 
 /// 64 elements. Keep: the exponentials go to a and b, and `cross` is summed.
 template <bool Keep>

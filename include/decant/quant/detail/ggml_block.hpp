@@ -14,6 +14,7 @@
 #include "../../core/dtype.hpp"
 #include "../../core/error.hpp"
 #include "../../core/view.hpp"
+#include "magnitude.hpp"
 
 namespace decant::quant::detail {
 
@@ -77,10 +78,6 @@ DECANT_HD inline int truncate_between(float x, int low, int high) {
   return q < low ? low : q > high ? high : q;
 }
 
-DECANT_HD inline float magnitude(float x) {
-  return x < 0 ? -x : x;
-}
-
 DECANT_HD inline float reciprocal(float d) {
   return d != 0 ? 1.0f / d : 0.0f;
 }
@@ -103,12 +100,35 @@ DECANT_HD inline void store_nibble(std::uint8_t code, std::byte* codes, index_t 
       static_cast<std::byte>(i < half ? (both & 0xf0u) | (code & 15u) : (both & 0x0fu) | (code & 15u) << 4);
 }
 
-/// The first of the n weights that has the largest magnitude; 0 if all are 0.
-inline float signed_max(const float* w, index_t n) {
-  float top = 0;
-  for (index_t i = 0; i < n; ++i) top = magnitude(w[i]) > magnitude(top) ? w[i] : top;
-  return top;
-}
+/// Blocks of 32 that begin with a scale in fp16.
+template <int Bytes>
+struct GgmlScaled : GgmlBlocks<32, Bytes> {
+  struct Group {
+    float d;
+    float inverse;  ///< what the codes' weights were divided by, inverted: of the fitted d rather than the stored one
+  };
+  bool operator==(const GgmlScaled&) const = default;
+
+  DECANT_HD Group load_group(const typename GgmlScaled::Layer&, const std::byte* row, index_t, index_t j) const {
+    const float d = load_half(row + j * Bytes);
+    return {d, reciprocal(d)};
+  }
+  DECANT_HD void store_group(const typename GgmlScaled::Layer&, const Group& g, std::byte* row, index_t,
+                             index_t j) const {
+    store_half(row + j * Bytes, g.d);
+  }
+};
+
+/// The same with nibbles behind it: elements 0 ... 15 low and 16 ... 31 high.
+struct GgmlScaledNibbles : GgmlScaled<18> {
+  bool operator==(const GgmlScaledNibbles&) const = default;
+  DECANT_HD std::uint8_t load_code(const std::byte* row, index_t, index_t k) const {
+    return load_nibble(row + k / block_size * block_bytes + 2, 16, k % block_size);
+  }
+  DECANT_HD void store_code(std::uint8_t code, std::byte* row, index_t, index_t k) const {
+    store_nibble(code, row + k / block_size * block_bytes + 2, 16, k % block_size);
+  }
+};
 
 }  // namespace decant::quant::detail
 

@@ -17,24 +17,41 @@ enum class BlockError : std::uint8_t {
 
 namespace detail {
 
+DECANT_HD inline float magnitude(float x) { return x < 0 ? -x : x; }
+
 /// 0 for n = 0.
 DECANT_HD inline float largest_magnitude(const float* w, index_t n) {
   float top = 0;
-  for (index_t i = 0; i < n; ++i) {
-    const float a = w[i] < 0 ? -w[i] : w[i];
-    top = a > top ? a : top;
-  }
+  for (index_t i = 0; i < n; ++i) top = magnitude(w[i]) > top ? magnitude(w[i]) : top;
   return top;
 }
 
 DECANT_HD inline float largest_magnitude(const View<const float, 2>& w) {
   float top = 0;
   for (index_t r = 0; r < w.extent(0); ++r)
-    for (index_t k = 0; k < w.extent(1); ++k) {
-      const float a = w(r, k) < 0 ? -w(r, k) : w(r, k);
-      top = a > top ? a : top;
-    }
+    for (index_t k = 0; k < w.extent(1); ++k) top = magnitude(w(r, k)) > top ? magnitude(w(r, k)) : top;
   return top;
+}
+
+/// The first of the n weights that has the largest magnitude, with its sign; 0 if all are 0.
+DECANT_HD inline float signed_max(const float* w, index_t n) {
+  float top = 0;
+  for (index_t i = 0; i < n; ++i) top = magnitude(w[i]) > magnitude(top) ? w[i] : top;
+  return top;
+}
+
+/// The smallest and the largest of n > 0 weights.
+struct WeightRange {
+  float low;
+  float high;
+};
+DECANT_HD inline WeightRange range_of(const float* w, index_t n) {
+  WeightRange range{w[0], w[0]};
+  for (index_t i = 1; i < n; ++i) {
+    range.low = w[i] < range.low ? w[i] : range.low;
+    range.high = w[i] > range.high ? w[i] : range.high;
+  }
+  return range;
 }
 
 /// Of n weights in their nearest codes; each error counts as often as its importance says (null: once).

@@ -187,15 +187,15 @@ DECANT_TARGET_AVX512 void affine_rows_avx512(const Packed<F>& w, index_t row, co
   bool minimum = false;
   __m512 sum[R][T];
   const std::byte* at[R];
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
     at[r] = w.row(row + r);
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   for (index_t j = 0, k = 0; k < cols; ++j) {
     __m512 scale[R], origin[R];
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const Affine group = affine(format, format.load_group({}, at[r], cols, j));
       scale[r] = _mm512_set1_ps(group.scale);
@@ -208,21 +208,21 @@ DECANT_TARGET_AVX512 void affine_rows_avx512(const Packed<F>& w, index_t row, co
       const index_t left = end - k;
       const __mmask16 mask = left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1u << left) - 1u);
       __m512 v[T];
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) v[t] = _mm512_maskz_loadu_ps(mask, x[t] + k);
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int r = 0; r < R; ++r) {
         const __m512 q = load_sixteen(w, at[r], k, left);
         const __m512 value =
             minimum ? _mm512_fmadd_ps(scale[r], q, origin[r]) : _mm512_mul_ps(scale[r], _mm512_sub_ps(q, origin[r]));
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int t = 0; t < T; ++t) sum[r][t] = _mm512_fmadd_ps(value, v[t], sum[r][t]);
       }
     }
   }
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) y[r][t] = _mm512_reduce_add_ps(sum[r][t]);
   }
 }

@@ -16,13 +16,6 @@
 #include "../ggml_k_blocks.hpp"
 #include "matmul_kernels.hpp"
 
-// Loops over arrays of registers, which must not remain loops: before all in kernels.
-#if defined(__clang__)
-#define DECANT_UNROLL_GGML _Pragma("unroll")
-#else
-#define DECANT_UNROLL_GGML _Pragma("GCC unroll 16")
-#endif
-
 namespace decant::quant::detail {
 
 inline constexpr index_t ggml_unit = 128;
@@ -33,64 +26,31 @@ enum class GgmlMinima : std::uint8_t { none, lanes, parts };
 
 /// `run`: of 2 run columns the first half is in a, the second in b. `two_scales`: a's lanes have others than b's.
 /// `minima`: a lane has one that all of its columns share, or (Q4_K) the scales' register has them behind the scales.
+template <index_t Run, int Bias, bool TwoScales, GgmlMinima Minima>
+struct GgmlOrderOf {
+  static constexpr index_t run = Run;
+  static constexpr int bias = Bias;
+  static constexpr bool two_scales = TwoScales;
+  static constexpr GgmlMinima minima = Minima;
+};
 template <class F>
 struct GgmlOrder;
 template <>
-struct GgmlOrder<ggml::Q8_0> {
-  static constexpr index_t run = 64;
-  static constexpr int bias = 128;
-  static constexpr bool two_scales = true;
-  static constexpr GgmlMinima minima = GgmlMinima::none;
-};
+struct GgmlOrder<ggml::Q8_0> : GgmlOrderOf<64, 128, true, GgmlMinima::none> {};
 template <>
-struct GgmlOrder<ggml::Q4_0> {
-  static constexpr index_t run = 16;
-  static constexpr int bias = 8;
-  static constexpr bool two_scales = false;
-  static constexpr GgmlMinima minima = GgmlMinima::none;
-};
+struct GgmlOrder<ggml::Q4_0> : GgmlOrderOf<16, 8, false, GgmlMinima::none> {};
 template <>
-struct GgmlOrder<ggml::Q4_1> {
-  static constexpr index_t run = 16;
-  static constexpr int bias = 0;
-  static constexpr bool two_scales = false;
-  static constexpr GgmlMinima minima = GgmlMinima::lanes;
-};
+struct GgmlOrder<ggml::Q4_1> : GgmlOrderOf<16, 0, false, GgmlMinima::lanes> {};
 template <>
-struct GgmlOrder<ggml::IQ4_NL> {
-  static constexpr index_t run = 16;
-  static constexpr int bias = 128;
-  static constexpr bool two_scales = false;
-  static constexpr GgmlMinima minima = GgmlMinima::none;
-};
+struct GgmlOrder<ggml::IQ4_NL> : GgmlOrderOf<16, 128, false, GgmlMinima::none> {};
 template <>
-struct GgmlOrder<ggml::MXFP4> {
-  static constexpr index_t run = 16;
-  static constexpr int bias = 12;
-  static constexpr bool two_scales = false;
-  static constexpr GgmlMinima minima = GgmlMinima::none;
-};
+struct GgmlOrder<ggml::MXFP4> : GgmlOrderOf<16, 12, false, GgmlMinima::none> {};
 template <>
-struct GgmlOrder<ggml::NVFP4> {
-  static constexpr index_t run = 8;
-  static constexpr int bias = 12;
-  static constexpr bool two_scales = false;
-  static constexpr GgmlMinima minima = GgmlMinima::none;
-};
+struct GgmlOrder<ggml::NVFP4> : GgmlOrderOf<8, 12, false, GgmlMinima::none> {};
 template <>
-struct GgmlOrder<ggml::Q4_K> {
-  static constexpr index_t run = 32;
-  static constexpr int bias = 0;
-  static constexpr bool two_scales = true;
-  static constexpr GgmlMinima minima = GgmlMinima::parts;
-};
+struct GgmlOrder<ggml::Q4_K> : GgmlOrderOf<32, 0, true, GgmlMinima::parts> {};
 template <>
-struct GgmlOrder<ggml::Q6_K> {
-  static constexpr index_t run = 64;
-  static constexpr int bias = 32;
-  static constexpr bool two_scales = true;
-  static constexpr GgmlMinima minima = GgmlMinima::none;
-};
+struct GgmlOrder<ggml::Q6_K> : GgmlOrderOf<64, 32, true, GgmlMinima::none> {};
 
 /// The column within a unit of byte p of a (0 ... 63) or b (64 ... 127).
 template <class F>
@@ -180,6 +140,20 @@ struct GgmlPanel {
     for (index_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + c * bytes + i, 0, 2);
   }
 };
+
+/// The rows of a call, a panel at a time, with `Wide` tokens together (wide) and then each of the rest (one).
+template <index_t Wide, class F, class Panels, class PanelsOfOne>
+void ggml_panels(const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride, index_t tokens,
+                 float* y, index_t y_stride, const Panels& wide, const PanelsOfOne& one) {
+  GgmlPanel<F> panel;
+  for (index_t r = first; r < last; r += ggml_rows) {
+    panel.set(w, r, last);
+    index_t t = 0;
+    for (; t + Wide <= tokens; t += Wide)
+      wide(panel, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
+    for (; t < tokens; ++t) one(panel, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
+  }
+}
 
 /// In blocks of 32 columns on the portable path: as decoded_arrange.
 template <class F>

@@ -151,7 +151,7 @@ struct GgmlLoad256<ggml::Q4_K> {
     const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_set1_ps(half_at(p)));
     const __m256 minima = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))),
                                         _mm256_set1_ps(-half_at(p + 2)));
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int h = 0; h < 2; ++h) {
       const __m256i codes = load256(p + 16 + 64 * h + 32 * V);
       const __m256i part = _mm256_set1_epi32(4 * h + 2 * V);
@@ -172,7 +172,7 @@ struct GgmlLoad256<ggml::Q6_K> {
   DECANT_TARGET_AVX2 DECANT_INLINE static void load(const std::byte* p, GgmlUnit256 (&u)[2]) {
     const __m256 d = _mm256_set1_ps(half_at(p + 208));
     const __m256i two_bits = _mm256_set1_epi8(0x30);
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int h = 0; h < 2; ++h) {
       const __m256i low = load256(p + 64 * h + 32 * V);
       const __m256i high = load256(p + 128 + 32 * h);
@@ -310,7 +310,7 @@ DECANT_TARGET_AVX2 DECANT_INLINE void add_float_256(__m256i codes, __m256 scale,
   const __m256i w = _mm256_sub_epi8(codes, _mm256_set1_epi8(static_cast<char>(bias)));
   const __m256 w0 = weights256<F, 0>(w, scale, minimum), w1 = weights256<F, 1>(w, scale, minimum);
   const __m256 w2 = weights256<F, 2>(w, scale, minimum), w3 = weights256<F, 3>(w, scale, minimum);
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int t = 0; t < T; ++t) {
     const float* const from = x + t * x_stride;
     sum[t] = _mm256_fmadd_ps(w0, _mm256_load_ps(from), sum[t]);
@@ -328,10 +328,10 @@ DECANT_TARGET_AVX2 DECANT_INLINE void add_half_256(const std::byte* p, const std
   constexpr index_t x_bytes = Int8 ? GgmlInt8<F>::bytes : ggml_unit * static_cast<index_t>(sizeof(float));
   GgmlUnit256 u[units];
   GgmlLoad256<F>::template load<V>(p, u);
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int i = 0; i < units; ++i) {
     if constexpr (Int8) {
-      DECANT_UNROLL_GGML
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) sum[t] = add_int8_256<F, V>(u[i], x + i * x_bytes + t * x_stride, sum[t]);
     } else {
       const auto* const from = reinterpret_cast<const float*>(x + i * x_bytes) + 32 * V;
@@ -349,24 +349,24 @@ DECANT_TARGET_AVX2 inline void ggml_panel_avx2(const GgmlPanel<F>& panel, index_
                                                index_t x_stride, float* y, index_t y_stride) {
   constexpr index_t x_bytes = Int8 ? GgmlInt8<F>::bytes : ggml_unit * static_cast<index_t>(sizeof(float));
   __m256 sum[ggml_rows][T];
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int r = 0; r < ggml_rows; ++r) {
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) sum[r][t] = _mm256_setzero_ps();
   }
   for (index_t c = 0; c < panel.chunks; ++c, x += ggml_chunk_units<F> * x_bytes) {
     panel.fetch(c);
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int r = 0; r < ggml_rows; ++r) {
       const std::byte* const p = panel.chunk(r, c);
       add_half_256<F, Int8, 0>(p, x, x_stride, sum[r]);
       add_half_256<F, Int8, 1>(p, x, x_stride, sum[r]);
     }
   }
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int r = 0; r < ggml_rows; ++r) {
     if (r >= rows) break;
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) {
       const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum[r][t]), _mm256_extractf128_ps(sum[r][t], 1));
       const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -378,15 +378,8 @@ DECANT_TARGET_AVX2 inline void ggml_panel_avx2(const GgmlPanel<F>& panel, index_
 template <class F, bool Int8>
 void ggml_rows_avx2(const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride,
                     index_t tokens, float* y, index_t y_stride, std::byte*) {
-  GgmlPanel<F> panel;
-  for (index_t r = first; r < last; r += ggml_rows) {
-    panel.set(w, r, last);
-    index_t t = 0;
-    for (; t + 2 <= tokens; t += 2)
-      ggml_panel_avx2<F, Int8, 2>(panel, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
-    for (; t < tokens; ++t)
-      ggml_panel_avx2<F, Int8, 1>(panel, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
-  }
+  ggml_panels<2>(w, first, last, x, x_stride, tokens, y, y_stride, ggml_panel_avx2<F, Int8, 2>,
+                 ggml_panel_avx2<F, Int8, 1>);
 }
 
 }  // namespace decant::quant::detail

@@ -158,7 +158,7 @@ struct GgmlLoad512<ggml::Q4_K> {
     const __m512 minus = _mm512_castsi512_ps(_mm512_maskz_set1_epi32(0xff00, static_cast<int>(0x80000000u)));
     const __m512 d = _mm512_xor_ps(two_halves512<1>(_mm512_loadu_si512(p)), minus);
     const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bits(p + 4))), d);
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int h = 0; h < 2; ++h) {
       const __m512i codes = _mm512_loadu_si512(p + 16 + 64 * h);
       const int part = 4 * h;
@@ -178,7 +178,7 @@ struct GgmlLoad512<ggml::Q6_K> {
     const __m512 d = _mm512_set1_ps(_cvtsh_ss(load_le<std::uint16_t>(p + 208)));
     const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128(p + 192))), d);
     const __m512i two_bits = _mm512_set1_epi8(0x30);
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int h = 0; h < 2; ++h) {
       const __m512i low = _mm512_loadu_si512(p + 64 * h);
       const __m512i high = _mm512_broadcast_i64x4(load256(p + 128 + 32 * h));
@@ -233,7 +233,7 @@ DECANT_TARGET_GGML DECANT_INLINE void add_float_512(__m512i codes, __m512 scale,
   const __m512i w = _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(GgmlOrder<F>::bias)));
   const __m512 w0 = weights512<F, 0>(w, scale, minimum), w1 = weights512<F, 1>(w, scale, minimum);
   const __m512 w2 = weights512<F, 2>(w, scale, minimum), w3 = weights512<F, 3>(w, scale, minimum);
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int t = 0; t < T; ++t) {
     const float* const from = x + t * x_stride;
     sum[t] = _mm512_fmadd_ps(w0, _mm512_load_ps(from), sum[t]);
@@ -250,21 +250,21 @@ DECANT_TARGET_GGML inline void ggml_panel_avx512(const GgmlPanel<F>& panel, inde
   constexpr int units = static_cast<int>(ggml_chunk_units<F>);
   constexpr index_t x_bytes = Int8 ? GgmlInt8<F>::bytes : ggml_unit * static_cast<index_t>(sizeof(float));
   __m512 sum[ggml_rows][T];
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int r = 0; r < ggml_rows; ++r) {
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   for (index_t c = 0; c < panel.chunks; ++c, x += units * x_bytes) {
     panel.fetch(c);
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int r = 0; r < ggml_rows; ++r) {
       GgmlUnit512 u[units];
       GgmlLoad512<F>::load(panel.chunk(r, c), u);
-      DECANT_UNROLL_GGML
+      DECANT_UNROLL
       for (int i = 0; i < units; ++i) {
         if constexpr (Int8) {
-          DECANT_UNROLL_GGML
+          DECANT_UNROLL
           for (int t = 0; t < T; ++t) sum[r][t] = add_int8_512<F>(u[i], x + i * x_bytes + t * x_stride, sum[r][t]);
         } else {
           const auto* const from = reinterpret_cast<const float*>(x + i * x_bytes);
@@ -276,10 +276,10 @@ DECANT_TARGET_GGML inline void ggml_panel_avx512(const GgmlPanel<F>& panel, inde
       }
     }
   }
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int r = 0; r < ggml_rows; ++r) {
     if (r >= rows) break;
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) y[t * y_stride + r] = _mm512_reduce_add_ps(sum[r][t]);
   }
 }
@@ -287,15 +287,8 @@ DECANT_TARGET_GGML inline void ggml_panel_avx512(const GgmlPanel<F>& panel, inde
 template <class F, bool Int8>
 void ggml_rows_avx512(const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride,
                       index_t tokens, float* y, index_t y_stride, std::byte*) {
-  GgmlPanel<F> panel;
-  for (index_t r = first; r < last; r += ggml_rows) {
-    panel.set(w, r, last);
-    index_t t = 0;
-    for (; t + 4 <= tokens; t += 4)
-      ggml_panel_avx512<F, Int8, 4>(panel, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
-    for (; t < tokens; ++t)
-      ggml_panel_avx512<F, Int8, 1>(panel, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
-  }
+  ggml_panels<4>(w, first, last, x, x_stride, tokens, y, y_stride, ggml_panel_avx512<F, Int8, 4>,
+                 ggml_panel_avx512<F, Int8, 1>);
 }
 
 }  // namespace decant::quant::detail

@@ -68,7 +68,7 @@ DECANT_TARGET_GGML_BF16 void ggml_bf16_arrange(const Packed<F>& w, const float* 
     const __m512i v0 = bf16_words(x + k, left), v1 = bf16_words(x + k + 32, left - 32);
     const __m512i v2 = bf16_words(x + k + 64, left - 64), v3 = bf16_words(x + k + 96, left - 96);
     __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int s = 0; s < 4; ++s) {
       const __m512i word = _mm512_load_si512(lines.word[s]);
       const __m512i line = _mm512_mask_mov_epi16(_mm512_permutex2var_epi16(v0, word, v1), lines.upper[s],
@@ -146,26 +146,26 @@ DECANT_TARGET_GGML_BF16 inline void ggml_panel_bf16(const GgmlPanel<F>& panel, c
   constexpr int units = static_cast<int>(ggml_chunk_units<F>);
   const __m512i low = _mm512_load_si512(table.number), high = _mm512_load_si512(table.number + 32);
   __m512 sum[ggml_rows][T];
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int r = 0; r < ggml_rows; ++r) {
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   for (index_t c = 0; c < panel.chunks; ++c, x += units * ggml_bf16_unit<F>) {
     panel.fetch(c);
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int r = 0; r < ggml_rows; ++r) {
       GgmlUnit512 u[units];
       if constexpr (std::is_same_v<F, ggml::IQ4_NL>)
         GgmlLoad512<F>::load_codes(panel.chunk(r, c), u);
       else
         GgmlLoad512<F>::load(panel.chunk(r, c), u);
-      DECANT_UNROLL_GGML
+      DECANT_UNROLL
       for (int i = 0; i < units; ++i) {
         GgmlNumbers<F> a, b;
         a.look_up(u[i].a, low, high);
         b.look_up(u[i].b, low, high);
-        DECANT_UNROLL_GGML
+        DECANT_UNROLL
         for (int t = 0; t < T; ++t) {
           const std::byte* const from = x + i * ggml_bf16_unit<F> + t * x_stride;
           const __m512 part = a.dot(_mm512_setzero_ps(), from);
@@ -179,10 +179,10 @@ DECANT_TARGET_GGML_BF16 inline void ggml_panel_bf16(const GgmlPanel<F>& panel, c
       }
     }
   }
-  DECANT_UNROLL_GGML
+  DECANT_UNROLL
   for (int r = 0; r < ggml_rows; ++r) {
     if (r >= rows) break;
-    DECANT_UNROLL_GGML
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) y[t * y_stride + r] = _mm512_reduce_add_ps(sum[r][t]);
   }
 }
@@ -191,15 +191,10 @@ template <class F>
 void ggml_rows_bf16(const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride,
                     index_t tokens, float* y, index_t y_stride, std::byte*) {
   const GgmlTable<F> table;
-  GgmlPanel<F> panel;
-  for (index_t r = first; r < last; r += ggml_rows) {
-    panel.set(w, r, last);
-    index_t t = 0;
-    for (; t + 4 <= tokens; t += 4)
-      ggml_panel_bf16<F, 4>(panel, table, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
-    for (; t < tokens; ++t)
-      ggml_panel_bf16<F, 1>(panel, table, last - r, x + t * x_stride, x_stride, y + t * y_stride + r, y_stride);
-  }
+  ggml_panels<4>(
+      w, first, last, x, x_stride, tokens, y, y_stride,
+      [&table](const auto& panel, auto... rest) { ggml_panel_bf16<F, 4>(panel, table, rest...); },
+      [&table](const auto& panel, auto... rest) { ggml_panel_bf16<F, 1>(panel, table, rest...); });
 }
 
 #endif

@@ -21,18 +21,19 @@ MatmulKernels<F> matmul_kernels(Isa isa, const Packed<F>&, Activations a) {
   if (isa != Isa::portable) {
     const bool avx512 = isa == Isa::avx512 && detail::has_vnni();
     if (a == Activations::int8)
-      return {detail::ggml_int8_bytes<F>, detail::ggml_int8_arrange<F>, nullptr,
+      return {detail::ggml_int8_bytes<F>, detail::arrange_each<F, detail::ggml_int8_arrange<F>>, nullptr,
               avx512 ? detail::ggml_rows_avx512<F, true> : detail::ggml_rows_avx2<F, true>};
     if (a == Activations::bf16 && avx512 && detail::has_vnni_and_bf16())
-      return {detail::ggml_bf16_bytes<F>, detail::ggml_bf16_arrange<F>, nullptr, detail::ggml_rows_bf16<F>};
+      return {detail::ggml_bf16_bytes<F>, detail::arrange_each<F, detail::ggml_bf16_arrange<F>>, nullptr,
+              detail::ggml_rows_bf16<F>};
     return {detail::ggml_float_bytes<F>,
-            a == Activations::bf16 ? detail::ggml_float_arrange<F, Activations::bf16>
-                                   : detail::ggml_float_arrange<F, Activations::fp32>,
+            a == Activations::bf16 ? detail::arrange_each<F, detail::ggml_float_arrange<F, Activations::bf16>>
+                                   : detail::arrange_each<F, detail::ggml_float_arrange<F, Activations::fp32>>,
             nullptr, avx512 ? detail::ggml_rows_avx512<F, false> : detail::ggml_rows_avx2<F, false>};
   }
 #endif
   MatmulKernels<F> kernels = detail::decoded_kernels<F>(isa, a);
-  if (a == Activations::int8) kernels.arrange = detail::ggml_decoded_arrange<F>;
+  if (a == Activations::int8) kernels.arrange = detail::arrange_each<F, detail::ggml_decoded_arrange<F>>;
   return kernels;
 }
 

@@ -24,8 +24,10 @@ template <class F>
 struct MatmulKernels {
   /// Bytes that arrange() writes for one token; the driver rounds them up to 64.
   index_t (*arranged_bytes)(const Packed<F>& w);
-  /// A token's activations [cols], rounded and laid out as rows() reads them. `to` is aligned to 64 bytes.
-  void (*arrange)(const Packed<F>& w, const float* x, std::byte* to);
+  /// Activations [tokens, cols], x_stride apart, rounded and laid out as rows() reads them: those of each token at the
+  /// next `to`, to_stride bytes on, aligned to 64 bytes.
+  void (*arrange)(const Packed<F>& w, const float* x, index_t x_stride, index_t tokens, std::byte* to,
+                  index_t to_stride);
   /// Bytes of scratch for one call of rows(); the driver rounds them up to 64. Null: none.
   index_t (*scratch_bytes)(const Packed<F>& w);
   /// y[t * y_stride + r] for the rows first <= r < last and all tokens; those of token t lie at x + t * x_stride
@@ -72,24 +74,15 @@ void round_row(const float* x, index_t cols, float* to) {
   }
 }
 
-/// Row r as floats, without checks: dequantize_row's loop.
-template <class F>
-void decode_row(const Packed<F>& w, const typename F::Layer& layer, index_t r, float* out) {
-  const F& format = w.format();
-  const std::byte* const row = w.row(r);
-  const index_t cols = w.cols();
-  const index_t size = format.group_size(cols);
-  for (index_t j = 0, k = 0; k < cols; ++j) {
-    const typename F::Group group = format.load_group(layer, row, cols, j);
-    const index_t count = cols - k < size ? cols - k : size;
-    for (index_t i = 0; i < count; ++i)
-      out[k + i] = format.value(layer, group, i, format.load_code(row, cols, k + i));
-    k += count;
-  }
-}
-
 /// Rows that are decoded before they are multiplied; a tile of dot_block.
 inline constexpr index_t decoded_rows = dot_side;
+
+/// MatmulKernels::arrange of a function for one token.
+template <class F, void (*One)(const Packed<F>&, const float*, std::byte*)>
+void arrange_each(const Packed<F>& w, const float* x, index_t x_stride, index_t tokens, std::byte* to,
+                  index_t to_stride) {
+  for (index_t t = 0; t < tokens; ++t) One(w, x + t * x_stride, to + t * to_stride);
+}
 
 template <class F>
 index_t decoded_x_bytes(const Packed<F>& w) {
@@ -118,12 +111,12 @@ void decoded_product(const Packed<F>& w, index_t first, index_t last, const std:
 }
 
 /// With any function that decodes a row.
-template <class F, void (*Decode)(const Packed<F>&, const typename F::Layer&, index_t, float*) = decode_row<F>>
+template <class F, void (*Decode)(const Packed<F>&, const typename F::Layer&, index_t, float*) = decode_row<F, float*>>
 MatmulKernels<F> decoded_kernels(Isa isa, Activations a) {
   return {decoded_x_bytes<F>,
-          a == Activations::fp32   ? decoded_arrange<F, Activations::fp32>
-          : a == Activations::int8 ? decoded_arrange<F, Activations::int8>
-                                   : decoded_arrange<F, Activations::bf16>,
+          a == Activations::fp32   ? arrange_each<F, decoded_arrange<F, Activations::fp32>>
+          : a == Activations::int8 ? arrange_each<F, decoded_arrange<F, Activations::int8>>
+                                   : arrange_each<F, decoded_arrange<F, Activations::bf16>>,
           decoded_scratch_bytes<F>,
           isa == Isa::avx512 ? decoded_product<F, Isa::avx512, Decode>
           : isa == Isa::avx2 ? decoded_product<F, Isa::avx2, Decode>

@@ -139,7 +139,11 @@ template <class F, index_t (*Bytes)(const NibbleFormat&, index_t),
 MatmulKernels<F> nibble_kernels() {
   return {
       [](const Packed<F>& w) { return Bytes(nibble_format(w), w.cols()); },
-      [](const Packed<F>& w, const float* x, std::byte* to) { Arrange(nibble_format(w), w.cols(), x, to); }, nullptr,
+      [](const Packed<F>& w, const float* x, index_t x_stride, index_t tokens, std::byte* to, index_t to_stride) {
+        const NibbleFormat f = nibble_format(w);
+        for (index_t t = 0; t < tokens; ++t) Arrange(f, w.cols(), x + t * x_stride, to + t * to_stride);
+      },
+      nullptr,
       [](const Packed<F>& w, index_t first, index_t last, const std::byte* x, index_t x_stride, index_t tokens,
          float* y, index_t y_stride, std::byte*) {
         Product(nibble_format(w), {w.row(0), w.row_bytes(), w.cols(), first, last}, x, x_stride, tokens, y, y_stride);

@@ -24,12 +24,6 @@
 
 #if DECANT_X86
 
-#if defined(__clang__)
-#define DECANT_UNROLL_NIBBLES _Pragma("unroll")
-#else
-#define DECANT_UNROLL_NIBBLES _Pragma("GCC unroll 16")
-#endif
-
 namespace decant::quant::detail {
 
 /// How scales are stored.
@@ -144,7 +138,7 @@ inline NibbleSpan nibble_span(const NibbleStep& step, int part, std::byte (&last
 template <int R>
 DECANT_INLINE void fetch_lines(const NibbleStep& step, index_t b) {
   if (!step.next) return;
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) __builtin_prefetch(step.next + 64 * (R * b + r), 0, 2);
 }
 
@@ -342,14 +336,18 @@ inline float int8_unit(const NibbleFormat& f) {
   return !(top > 0) ? 1 : exact(power) ? power : top / 127;
 }
 
-/// Tables of int8 plus `bias`, four times each, and those of 0 and 1 in turns.
-inline void prepare_int8_nibbles(const NibbleFormat& f, float unit, int bias, std::byte* to) {
+/// Tables of int8 plus `bias`, four times each, and those of 0 and 1 in turns; the format with their unit in its own.
+inline NibbleFormat prepare_int8_nibbles(const NibbleFormat& f, int bias, std::byte* to) {
+  const float unit = int8_unit(f);
   for (int t = 0; t < 17; ++t) {
     for (int i = 0; i < 64 && (t < f.tables || t == 16); ++i) {
       const float v = f.table[t == 16 ? i / 16 % 2 : t][i % 16];
       to[64 * t + i] = static_cast<std::byte>(static_cast<int>(round_even(v / unit)) + bias);
     }
   }
+  NibbleFormat scaled = f;
+  scaled.unit *= unit;
+  return scaled;
 }
 
 /// Rows of a matrix: where its first lies, and which to multiply.

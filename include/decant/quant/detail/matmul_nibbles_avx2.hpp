@@ -23,17 +23,17 @@ DECANT_TARGET_AVX2 inline void finish_avx2(const float* sums, index_t count, flo
 /// Loads and stores of a step's sums.
 template <int R, int T>
 DECANT_TARGET_AVX2 DECANT_INLINE void load_sums8(const NibbleStep& step, __m256 (&sum)[R][T]) {
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) sum[r][t] = _mm256_load_ps(step.sum + 8 * (r * T + t));
   }
 }
 template <int R, int T>
 DECANT_TARGET_AVX2 DECANT_INLINE void store_sums8(const NibbleStep& step, const __m256 (&sum)[R][T]) {
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) _mm256_store_ps(step.sum + 8 * (r * T + t), sum[r][t]);
   }
 }
@@ -137,15 +137,15 @@ struct NibblesPairsAvx2 {
     const __m256i high_half = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     const index_t at = (step.first_block + b) * x_block;
     const int shift = group_shift(step.format->group);
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto* const table =
           reinterpret_cast<const __m256i*>(step.tables + (K == NibbleKind::block ? scales.table[r][b] : 0u));
       __m256 d[2][T];
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int h = 0; h < 2; ++h) {
         if (h == 0 || !per_block) {
-          DECANT_UNROLL_NIBBLES
+          DECANT_UNROLL
           for (int t = 0; t < T; ++t) d[0][t] = d[1][t] = _mm256_setzero_ps();
         }
         const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + r * stride + 32 * h));
@@ -153,9 +153,9 @@ struct NibblesPairsAvx2 {
                                    _mm256_and_si256(_mm256_srli_epi16(all, 4), low_bits)};
         __m256i choice = all;
         if constexpr (choose) choice = choice_avx2<K, R>(step, scales, r, b, h, each, shift);
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int n = 0; n < 2; ++n) {
-          DECANT_UNROLL_NIBBLES
+          DECANT_UNROLL
           for (int p = 0; p < (Pair ? 2 : 1); ++p) {
             const __m256i* const from = table + 34 * p;
             __m256i low = _mm256_shuffle_epi8(_mm256_load_si256(from), nibble[n]);
@@ -165,11 +165,11 @@ struct NibblesPairsAvx2 {
               high = _mm256_blendv_epi8(high, _mm256_shuffle_epi8(_mm256_load_si256(from + 3), nibble[n]), choice);
             }
             const __m256i pairs[2] = {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
-            DECANT_UNROLL_NIBBLES
+            DECANT_UNROLL
             for (int u = 0; u < 2; ++u) {
               const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs[u], 16));
               const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(pairs[u], high_half));
-              DECANT_UNROLL_NIBBLES
+              DECANT_UNROLL
               for (int t = 0; t < T; ++t) {
                 const auto* const x = reinterpret_cast<const float*>(step.x[t] + at) + 64 * h + 8 * (4 * u + 2 * n);
                 d[u][t] = _mm256_fmadd_ps(even, _mm256_load_ps(x), d[u][t]);
@@ -179,23 +179,23 @@ struct NibblesPairsAvx2 {
           }
         }
         if (per_block && h == 0) continue;
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int u = 0; u < 2; ++u) {
           const __m256i group = pair_groups(u, shift);
           __m256 scale = lane_numbers<per_block>(scales.scale[r], b, h, each, group);
           if constexpr (K == NibbleKind::signs) scale = magnitude8(scale);
-          DECANT_UNROLL_NIBBLES
+          DECANT_UNROLL
           for (int t = 0; t < T; ++t) sum[r][t] = _mm256_fmadd_ps(scale, d[u][t], sum[r][t]);
         }
       }
     }
     if (!offsets) return;
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       for (int h = 0; h < 2; ++h) {
         for (int u = 0; u < 2; ++u) {
           const __m256 offset = lane_numbers<per_block>(scales.offset[r], b, h, each, pair_groups(u, shift));
-          DECANT_UNROLL_NIBBLES
+          DECANT_UNROLL
           for (int t = 0; t < T; ++t) {
             const auto* const x = reinterpret_cast<const float*>(step.x[t] + at) + 128 + 16 * h + 8 * u;
             sum[r][t] = _mm256_fmadd_ps(offset, _mm256_load_ps(x), sum[r][t]);
@@ -241,28 +241,28 @@ struct NibblesInt8Avx2 {
     const int shift = group_shift(step.format->group);
     const __m256i group = _mm256_srli_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), shift);
     __m256 x_scale[T];
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t)
       x_scale[t] = _mm256_broadcast_ss(reinterpret_cast<const float*>(step.x[t] + x_scales) + step.first_block + b);
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto* const table =
           reinterpret_cast<const __m256i*>(step.tables + (K == NibbleKind::block ? scales.table[r][b] : 0u));
       __m256i d[T];
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int h = 0; h < 2; ++h) {
         const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + r * stride + 32 * h));
         const __m256i nibble[2] = {_mm256_and_si256(all, low_bits),
                                    _mm256_and_si256(_mm256_srli_epi16(all, 4), low_bits)};
         __m256i w[2];
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int n = 0; n < 2; ++n) {
           w[n] = _mm256_shuffle_epi8(_mm256_load_si256(table), nibble[n]);
           if constexpr (choose)
             w[n] = _mm256_blendv_epi8(w[n], _mm256_shuffle_epi8(_mm256_load_si256(table + 2), nibble[n]),
                                       choice_avx2<K, R>(step, scales, r, b, h, each, shift));
         }
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int t = 0; t < T; ++t) {
           const auto* const x = reinterpret_cast<const __m256i*>(step.x[t] + at) + h;
           // After a block's codes, 64 bytes per nibble, come 64 bytes of sums and then magnitudes.
@@ -276,7 +276,7 @@ struct NibblesInt8Avx2 {
         if (per_block && h == 0) continue;
         __m256 scale = lane_numbers<per_block>(scales.scale[r], b, h, each, group);
         if constexpr (K == NibbleKind::signs) scale = magnitude8(scale);
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int t = 0; t < T; ++t) {
           const __m256 s = scaled_before ? scale : _mm256_mul_ps(scale, x_scale[t]);
           sum[r][t] = _mm256_fmadd_ps(s, _mm256_cvtepi32_ps(d[t]), sum[r][t]);
@@ -285,12 +285,12 @@ struct NibblesInt8Avx2 {
     }
     if (!offsets) return;
     for (int h = 0; h < 2; ++h) {
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) {
         const __m256i undo = _mm256_load_si256(reinterpret_cast<const __m256i*>(step.x[t] + at + 128) + h);
         const __m256 share = _mm256_mul_ps(x_scale[t], _mm256_set1_ps(-1.0f / 128));
         const __m256 x_sum = _mm256_mul_ps(_mm256_cvtepi32_ps(undo), share);
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int r = 0; r < R; ++r)
           sum[r][t] = _mm256_fmadd_ps(lane_numbers<per_block>(scales.offset[r], b, h, each, group), x_sum, sum[r][t]);
       }
@@ -340,10 +340,7 @@ template <NibbleNeeds N>
 void product_int8_avx2(const NibbleFormat& f, const NibbleRows& w, const std::byte* x, index_t x_stride,
                        index_t tokens, float* y, index_t y_stride) {
   alignas(64) std::byte tables[nibble_table_bytes];
-  NibbleFormat scaled = f;
-  const float unit = int8_unit(f);
-  prepare_int8_nibbles(f, unit, 0, tables);
-  scaled.unit *= unit;
+  const NibbleFormat scaled = prepare_int8_nibbles(f, 0, tables);
   nibble_product_of_kind<NibblesInt8Avx2, N>(scaled, w, tables, x, x_stride, tokens, y, y_stride);
 }
 

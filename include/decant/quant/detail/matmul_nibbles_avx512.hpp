@@ -44,7 +44,7 @@ struct Nibbles512 {
 
   DECANT_TARGET_AVX512 DECANT_INLINE void load(const NibbleStep& step, const NibbleScales<K, R>& scales, index_t b,
                                                index_t each, __m512i lanes, const std::byte* at, index_t stride) {
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       codes[r] = _mm512_loadu_si512(at + r * stride);
       if constexpr (NibbleScales<K, R>::per_block) {
@@ -102,7 +102,7 @@ DECANT_TARGET_NIBBLES_BF16 inline void arrange_bf16_nibbles(const NibbleFormat& 
   const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(2));
   for (index_t k = 0; k < cols; k += nibble_block, to += sums ? 320 : 256) {
     __m512i word[4];
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int i = 0; i < 4; ++i) {
       __m512 part[2];
       for (int h = 0; h < 2; ++h) {
@@ -153,17 +153,17 @@ inline void prepare_bf16_nibbles(const NibbleFormat& f, std::byte* to) {
 /// Loads and stores of a step's sums.
 template <int R, int T>
 DECANT_TARGET_AVX512 DECANT_INLINE void load_sums(const NibbleStep& step, __m512 (&sum)[R][T]) {
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) sum[r][t] = _mm512_load_ps(step.sum + 16 * (r * T + t));
   }
 }
 template <int R, int T>
 DECANT_TARGET_AVX512 DECANT_INLINE void store_sums(const NibbleStep& step, const __m512 (&sum)[R][T]) {
-  DECANT_UNROLL_NIBBLES
+  DECANT_UNROLL
   for (int r = 0; r < R; ++r) {
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) _mm512_store_ps(step.sum + 16 * (r * T + t), sum[r][t]);
   }
 }
@@ -187,45 +187,45 @@ struct NibblesBf16Avx512 {
     const index_t at = (step.first_block + b) * x_block;
     __m512 d[R][T];
     __m512i table[R], table_rest[R];
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const std::byte* const from = step.tables + (K == NibbleKind::block ? scales.table[r][b]
                                                    : choose               ? 16 * 64u
                                                                           : 0u);
       table[r] = _mm512_load_si512(from);
       table_rest[r] = Pair ? _mm512_load_si512(from + rest) : table[r];
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) d[r][t] = _mm512_setzero_ps();
     }
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int s = 0; s < 4; ++s) {
       __m512bh x[T];
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<__m512bh>(_mm512_load_si512(step.x[t] + at + 64 * s));
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int r = 0; r < R; ++r) {
         __m512i index = s == 0 ? n.codes[r] : _mm512_srli_epi16(n.codes[r], static_cast<unsigned>(4 * s));
         if constexpr (choose) index = pick_index(index, n.choice[r], low);
         const __m512bh w = reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, table[r]));
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int t = 0; t < T; ++t) d[r][t] = _mm512_dpbf16_ps(d[r][t], w, x[t]);
         if constexpr (Pair) {
           const __m512bh v = reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, table_rest[r]));
-          DECANT_UNROLL_NIBBLES
+          DECANT_UNROLL
           for (int t = 0; t < T; ++t) d[r][t] = _mm512_dpbf16_ps(d[r][t], v, x[t]);
         }
       }
     }
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) sum[r][t] = _mm512_fmadd_ps(n.scale[r], d[r][t], sum[r][t]);
     }
     if (!offsets) return;
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const __m512 offset = n.offset(scales, r, b, each, lane_group);
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t)
         sum[r][t] =
             _mm512_fmadd_ps(offset, _mm512_load_ps(reinterpret_cast<const float*>(step.x[t] + at + 256)), sum[r][t]);
@@ -268,7 +268,7 @@ struct NibblesInt8Avx512 {
     const __m512i low = _mm512_set1_epi32(0x0f0f0f0f);
     __m512i x[2][T], undo[T];
     __m512 x_scale[T];
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) {
       const std::byte* const at = step.x[t] + 192 * (step.first_block + b);
       x[0][t] = _mm512_load_si512(at);
@@ -276,7 +276,7 @@ struct NibblesInt8Avx512 {
       undo[t] = _mm512_load_si512(at + 128);
       x_scale[t] = _mm512_set1_ps(reinterpret_cast<const float*>(step.x[t] + x_scales)[step.first_block + b]);
     }
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const __m512i table =
           _mm512_load_si512(step.tables + (K == NibbleKind::block ? scales.table[r][b] : choose ? 16 * 64u : 0u));
@@ -288,7 +288,7 @@ struct NibblesInt8Avx512 {
       }
       const __m512i w0 = _mm512_permutexvar_epi8(first, table);
       const __m512i w1 = _mm512_permutexvar_epi8(second, table);
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) {
         const __m512i d = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(undo[t], w0, x[0][t]), w1, x[1][t]);
         const __m512 scale = scaled_before ? n.scale[r] : _mm512_mul_ps(n.scale[r], x_scale[t]);
@@ -296,11 +296,11 @@ struct NibblesInt8Avx512 {
       }
     }
     if (!offsets) return;
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int t = 0; t < T; ++t) {
       const __m512 share = _mm512_mul_ps(x_scale[t], _mm512_set1_ps(-1.0f / 128));
       const __m512 x_sum = _mm512_mul_ps(_mm512_cvtepi32_ps(undo[t]), share);
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int r = 0; r < R; ++r)
         sum[r][t] = _mm512_fmadd_ps(n.offset(scales, r, b, each, lane_group), x_sum, sum[r][t]);
     }
@@ -372,38 +372,38 @@ struct NibblesFp32Avx512 {
     const __m512i low = _mm512_set1_epi32(15);
     const index_t at = (step.first_block + b) * x_block;
     __m512 table[R], d[R][T];
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       table[r] = _mm512_load_ps(step.tables + (K == NibbleKind::block ? scales.table[r][b] : 0u));
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) d[r][t] = _mm512_setzero_ps();
     }
     const __m512 second = _mm512_load_ps(step.tables + (choose ? 64 : 0));
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int s = 0; s < 8; ++s) {
       __m512 x[T];
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) x[t] = _mm512_load_ps(step.x[t] + at + 64 * s);
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int r = 0; r < R; ++r) {
         const __m512i code = s == 0 ? n.codes[r] : _mm512_srli_epi32(n.codes[r], static_cast<unsigned>(4 * s));
         __m512 w;
         if constexpr (choose) w = _mm512_permutex2var_ps(table[r], pick_index(code, n.choice[r], low), second);
         else w = _mm512_permutexvar_ps(code, table[r]);
-        DECANT_UNROLL_NIBBLES
+        DECANT_UNROLL
         for (int t = 0; t < T; ++t) d[r][t] = _mm512_fmadd_ps(w, x[t], d[r][t]);
       }
     }
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t) sum[r][t] = _mm512_fmadd_ps(n.scale[r], d[r][t], sum[r][t]);
     }
     if (!offsets) return;
-    DECANT_UNROLL_NIBBLES
+    DECANT_UNROLL
     for (int r = 0; r < R; ++r) {
       const __m512 offset = n.offset(scales, r, b, each, lane_group);
-      DECANT_UNROLL_NIBBLES
+      DECANT_UNROLL
       for (int t = 0; t < T; ++t)
         sum[r][t] = _mm512_fmadd_ps(offset, _mm512_load_ps(step.x[t] + at + 512), sum[r][t]);
     }
@@ -457,10 +457,7 @@ template <NibbleNeeds N>
 void product_int8_avx512(const NibbleFormat& f, const NibbleRows& w, const std::byte* x, index_t x_stride,
                          index_t tokens, float* y, index_t y_stride) {
   alignas(64) std::byte tables[nibble_table_bytes];
-  NibbleFormat scaled = f;
-  const float unit = int8_unit(f);
-  prepare_int8_nibbles(f, unit, 128, tables);
-  scaled.unit *= unit;
+  const NibbleFormat scaled = prepare_int8_nibbles(f, 128, tables);
   nibble_product_of_kind<NibblesInt8Avx512, N>(scaled, w, tables, x, x_stride, tokens, y, y_stride);
 }
 
