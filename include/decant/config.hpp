@@ -11,6 +11,13 @@
 #define DECANT_HD
 #endif
 
+// Before a DECANT_HD template whose arguments may have functions of the host alone, as long as it is only called there.
+#if defined(__CUDACC__)
+#define DECANT_HD_AS_ARGUMENTS _Pragma("nv_exec_check_disable")
+#else
+#define DECANT_HD_AS_ARGUMENTS
+#endif
+
 // Set where exceptions are available; DECANT_THROW may be defined by the user before the first include,
 // as a macro taking the exception object, for builds with -fno-exceptions.
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)

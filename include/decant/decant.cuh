@@ -52,5 +52,6 @@
 #include "quant/ear.cuh"
 #include "quant/matmul.cuh"
 #include "quant/plain.cuh"
+#include "speculative/verify.cuh"
 
 #endif

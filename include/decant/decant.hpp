@@ -66,6 +66,18 @@
 #include "quant/scaled.hpp"
 #include "quant/slq.hpp"
 #include "quant/weight_error.hpp"
+#include "speculative/accepted.hpp"
+#include "speculative/control.hpp"
+#include "speculative/draft_tree.hpp"
+#include "speculative/drafter.hpp"
+#include "speculative/exact.hpp"
+#include "speculative/keys.hpp"
+#include "speculative/law.hpp"
+#include "speculative/policy.hpp"
+#include "speculative/rational.hpp"
+#include "speculative/tree.hpp"
+#include "speculative/verifiers.hpp"
+#include "speculative/verify.hpp"
 #include "stack.hpp"
 
 #endif

@@ -15,6 +15,14 @@ DECANT_HD inline double rounded_product(double a, double b) {
 #endif
 }
 
+DECANT_HD inline float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 /// sum + a b, rounded twice.
 DECANT_HD inline double add_product(double sum, double a, double b) {
   return sum + rounded_product(a, b);
