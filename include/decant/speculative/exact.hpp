@@ -316,17 +316,32 @@ Proof<Real> enumerate(const Draft& draft, const Verify& verify, std::size_t dept
   return proof;
 }
 
-/// Proves or refutes that verifier v is lossless on trees of this branching, drawn by this law from q, for target p:
-/// callables as enumerate_draft() takes them. KSeq's rho must be a whole number. Exponential in nodes and vocabulary.
+/// Proves or refutes that verifier v is lossless on trees of this branching, drawn by `law` from q, for target p:
+/// callables as enumerate_draft() takes them. believed: the law that the verifier is told. KSeq's rho must be a whole
+/// number. Exponential in nodes and vocabulary.
 template <class Real, class V, class P, class Q>
   requires detail::walks<V>
-Proof<Real> prove(const V& v, const std::vector<std::int32_t>& branching, Law law, const P& p, const Q& q) {
+Proof<Real> prove(const V& v, const std::vector<std::int32_t>& branching, Law law, const P& p, const Q& q,
+                  Law believed) {
   return enumerate<Real>(
-      [&](Enumerator<Real>& e, detail::ExactRows<Real>& rows) { return enumerate_draft(e, branching, law, p, q, rows); },
+      [&](Enumerator<Real>& e, detail::ExactRows<Real>& rows) {
+        DraftTree tree = enumerate_draft(e, branching, law, p, q, rows);
+        if (believed == law) return tree;
+        for (std::int32_t i = 0; i < tree.nodes(); ++i) tree.set_law(i, believed, i);
+        tree.finalize();
+        return tree;
+      },
       [&](const TreeView& t, detail::ExactRows<Real>& rows, detail::EnumeratedChoices<Real>& choices) {
         return detail::exact_walk(v, t, rows, choices);
       },
       branching.size(), p);
+}
+
+/// The verifier is told the truth.
+template <class Real, class V, class P, class Q>
+  requires detail::walks<V>
+Proof<Real> prove(const V& v, const std::vector<std::int32_t>& branching, Law law, const P& p, const Q& q) {
+  return prove<Real>(v, branching, law, p, q, law);
 }
 
 }  // namespace decant::speculative
