@@ -1,0 +1,224 @@
+// decant: Suffix, drafts from counted suffix tries (after SuffixDecoding, Oliaro et al., arXiv 2411.04975; option names
+// follow vLLM's): what has followed the last tokens most often, in this request and in finished ones. Data structure,
+// growth and ties are our reading. Deterministic: a chain, or the likeliest continuations as a tree.
+#ifndef DECANT_SPECULATIVE_SUFFIX_HPP
+#define DECANT_SPECULATIVE_SUFFIX_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "drafter.hpp"
+
+namespace decant::speculative {
+
+/// How often each sequence of at most max_depth tokens has occurred. A node is a sequence; the root is the empty one.
+/// Children are found in one open-addressed table keyed by (node, token).
+class SuffixTrie {
+ public:
+  explicit SuffixTrie(std::int32_t max_depth = 24) : max_depth_(max_depth) {
+    require(max_depth >= 1 && max_depth <= 1024, "speculative::SuffixTrie", "max_depth", "1 to 1024", max_depth);
+    clear();
+  }
+
+  void clear() {
+    nodes_.assign(1, Node{-1, -1, -1, 0});
+    slots_.assign(16, -1);
+    active_.clear();
+  }
+
+  std::int32_t max_depth() const { return max_depth_; }
+  std::int32_t nodes() const { return static_cast<std::int32_t>(nodes_.size()); }
+  std::int64_t count(std::int32_t node) const { return at(node).count; }
+  std::int32_t token(std::int32_t node) const { return at(node).token; }
+  /// The last child that was added, and the one added before a child; -1: none.
+  std::int32_t first_child(std::int32_t node) const { return at(node).child; }
+  std::int32_t sibling(std::int32_t node) const { return at(node).sibling; }
+
+  /// The node of sequence (node, token), or -1. O(1).
+  std::int32_t child(std::int32_t node, std::int32_t token) const {
+    for (std::size_t s = slot(node, token);; s = (s + 1) & (slots_.size() - 1)) {
+      const std::int32_t found = slots_[s];
+      if (found < 0) return -1;
+      if (parents_of(found) == node && at(found).token == token) return found;
+    }
+  }
+
+  /// One more token of the sequence: every suffix of at most max_depth tokens that ends in it has occurred once more.
+  /// O(max_depth).
+  void append(std::int32_t token) {
+    active_.insert(active_.begin(), 0);  // the empty suffix
+    ++nodes_[0].count;
+    if (static_cast<std::int32_t>(active_.size()) > max_depth_) active_.pop_back();
+    for (std::int32_t& node : active_) {
+      std::int32_t next = child(node, token);
+      if (next < 0) next = add(node, token);
+      ++nodes_[static_cast<std::size_t>(next)].count;
+      node = next;
+    }
+  }
+  /// The sequence ends here; the next token begins another.
+  void end_sequence() { active_.clear(); }
+
+  /// The node of the longest suffix of `tokens`, of at most max_depth - 1 tokens, that has occurred and been followed by
+  /// something, and its length; {0, 0} where not even the last token has. O(max_depth^2).
+  std::pair<std::int32_t, std::int32_t> match(View<const std::int32_t, 1> tokens) const {
+    const index_t size = tokens.extent(0);
+    const index_t most = size < max_depth_ - 1 ? size : max_depth_ - 1;
+    for (index_t n = most; n >= 1; --n) {
+      std::int32_t node = 0;
+      for (index_t i = size - n; i < size && node >= 0; ++i) node = child(node, tokens[i]);
+      if (node > 0 && first_child(node) >= 0) return {node, static_cast<std::int32_t>(n)};
+    }
+    return {0, 0};
+  }
+
+ private:
+  struct Node {
+    std::int32_t token;
+    std::int32_t child;
+    std::int32_t sibling;
+    std::int64_t count;
+    std::int32_t parent = -1;
+  };
+
+  const Node& at(std::int32_t node) const { return nodes_[static_cast<std::size_t>(node)]; }
+  std::int32_t parents_of(std::int32_t node) const { return at(node).parent; }
+
+  std::size_t slot(std::int32_t node, std::int32_t token) const {
+    std::uint64_t h = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 32 |
+                       static_cast<std::uint32_t>(token)) * 0x9E3779B97F4A7C15u;
+    h ^= h >> 29;
+    return static_cast<std::size_t>(h) & (slots_.size() - 1);
+  }
+  void place(std::int32_t node) {
+    std::size_t s = slot(at(node).parent, at(node).token);
+    while (slots_[s] >= 0) s = (s + 1) & (slots_.size() - 1);
+    slots_[s] = node;
+  }
+  std::int32_t add(std::int32_t parent, std::int32_t token) {
+    const std::int32_t node = nodes();
+    require(node < 0x7fffffff, "speculative::SuffixTrie::append", "this", "below 2^31 nodes", nodes());
+    nodes_.push_back({token, -1, at(parent).child, 0, parent});
+    nodes_[static_cast<std::size_t>(parent)].child = node;
+    if (2 * nodes_.size() > slots_.size()) {
+      slots_.assign(2 * slots_.size(), -1);
+      for (std::int32_t i = 1; i <= node; ++i) place(i);
+    } else {
+      place(node);
+    }
+    return node;
+  }
+
+  std::int32_t max_depth_;
+  std::vector<Node> nodes_;
+  std::vector<std::int32_t> slots_;
+  std::vector<std::int32_t> active_;  // of the suffixes that end at the last token, the shortest first
+};
+
+class Suffix {
+ public:
+  static constexpr Law law = Law::deterministic;
+
+  struct Options {
+    std::int32_t max_depth = 24;
+    float max_spec_factor = 1;       ///< a match of n tokens drafts at most factor * n + offset
+    std::int32_t max_spec_offset = 0;
+    float min_token_prob = 0.1f;     ///< a path stops where the product of its estimates falls below
+    bool tree = false;               ///< the likeliest paths first, up to the budget; else the likeliest chain
+    index_t max_global_nodes = 1 << 22;  ///< of the trie of finished requests; it starts anew when it is full; 0: none
+    bool operator==(const Options&) const = default;
+  };
+
+  Suffix() : Suffix(Options{}) {}
+  explicit Suffix(const Options& options) : o_(options), own_(options.max_depth), global_(options.max_depth) {
+    constexpr const char* where = "speculative::Suffix";
+    require(options.max_spec_factor >= 0, where, "max_spec_factor", "at least 0", options.max_spec_factor);
+    require(options.max_spec_offset >= 0, where, "max_spec_offset", "at least 0", options.max_spec_offset);
+    require(options.min_token_prob >= 0 && options.min_token_prob <= 1, where, "min_token_prob", "0 to 1",
+            options.min_token_prob);
+    require(options.max_global_nodes >= 0, where, "max_global_nodes", "at least 0", options.max_global_nodes);
+  }
+
+  const SuffixTrie& own() const { return own_; }
+  const SuffixTrie& global() const { return global_; }
+
+  /// Reads what is new in the context, then drafts from the trie with the longer match, of equal ones the request's own.
+  void draft(const DraftContext& context, const DraftBudget& budget, DraftTree& tree, Proposals&, const DrawKey&) {
+    for (; read_ < context.tokens.extent(0); ++read_) own_.append(context.tokens[read_]);
+    const auto in_own = own_.match(context.tokens);
+    const auto in_global = global_.match(context.tokens);
+    const bool mine = in_own.second >= in_global.second;
+    const std::int32_t n = mine ? in_own.second : in_global.second;
+    if (n == 0) return;
+    const auto cap = static_cast<std::int32_t>(std::floor(o_.max_spec_factor * static_cast<float>(n))) +
+                     o_.max_spec_offset;
+    const std::int32_t depth = cap < budget.depth ? cap : budget.depth;
+    grow(mine ? own_ : global_, mine ? in_own.first : in_global.first, depth, budget.nodes, tree);
+  }
+  void commit(View<const std::int32_t, 1>) {}
+
+  /// The request has ended: its output (any tokens) joins the global trie, and the next context is another request's.
+  void finish(View<const std::int32_t, 1> output) {
+    if (o_.max_global_nodes > 0) {
+      if (global_.nodes() >= o_.max_global_nodes) global_.clear();
+      for (index_t i = 0; i < output.extent(0); ++i) global_.append(output[i]);
+      global_.end_sequence();
+    }
+    own_.clear();
+    read_ = 0;
+  }
+
+ private:
+  /// A path that could be added: its trie node, the draft node above it, and the product of estimates.
+  struct Candidate {
+    std::int32_t trie_node;
+    std::int32_t parent;
+    std::int32_t depth;
+    double chance;
+  };
+
+  void grow(const SuffixTrie& trie, std::int32_t from, std::int32_t depth, std::int32_t nodes, DraftTree& tree) {
+    candidates_.clear();
+    if (depth > 0) offer(trie, from, 0, 1, 1);
+    for (std::int32_t added = 0; added < nodes && !candidates_.empty(); ++added) {
+      std::size_t best = 0;
+      for (std::size_t i = 1; i < candidates_.size(); ++i) {
+        if (before(trie, candidates_[i], candidates_[best])) best = i;
+      }
+      const Candidate c = candidates_[best];
+      if (o_.tree) {
+        candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(best));
+      } else {
+        candidates_.clear();
+      }
+      const std::int32_t node = tree.push_child(c.parent, trie.token(c.trie_node),
+                                                static_cast<float>(std::log(c.chance)));
+      if (c.depth < depth) offer(trie, c.trie_node, node, c.depth + 1, c.chance);
+    }
+  }
+  /// The likelier path, of equal ones the lower token.
+  static bool before(const SuffixTrie& trie, const Candidate& a, const Candidate& b) {
+    return a.chance != b.chance ? a.chance > b.chance : trie.token(a.trie_node) < trie.token(b.trie_node);
+  }
+  void offer(const SuffixTrie& trie, std::int32_t node, std::int32_t parent, std::int32_t depth, double chance) {
+    const auto total = static_cast<double>(trie.count(node));
+    for (std::int32_t c = trie.first_child(node); c >= 0; c = trie.sibling(c)) {
+      const double product = chance * static_cast<double>(trie.count(c)) / total;
+      if (product >= static_cast<double>(o_.min_token_prob)) candidates_.push_back({c, parent, depth, product});
+    }
+  }
+
+  Options o_;
+  SuffixTrie own_, global_;
+  index_t read_ = 0;  // tokens of the context that own_ has seen
+  std::vector<Candidate> candidates_;
+};
+
+static_assert(Drafter<Suffix>);
+
+}  // namespace decant::speculative
+
+#endif

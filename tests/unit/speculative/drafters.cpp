@@ -1,0 +1,204 @@
+// Drafters without a network: n-grams and suffix tries against brute force; drafts from a model against their law.
+#include <decant/speculative/model_drafter.hpp>
+#include <decant/speculative/ngram.hpp>
+#include <decant/speculative/suffix.hpp>
+#include <decant/speculative/verify.hpp>
+
+#include <map>
+#include <vector>
+
+#include "catch_compat.hpp"
+
+namespace drafter_tests {
+
+using namespace decant;
+using namespace decant::speculative;
+using Tokens = std::vector<std::int32_t>;
+
+Tokens drafted(auto& drafter, const Tokens& context, DraftBudget budget) {
+  DraftTree tree;
+  Proposals none;
+  tree.clear(context.empty() ? 0 : context.back());
+  drafter.draft(DraftContext{View<const std::int32_t, 1>(context)}, budget, tree, none, DrawKey{});
+  tree.finalize();
+  CHECK(well_formed(tree.view(), 1000, 0));
+  Tokens tokens;
+  for (std::int32_t i = 1; i < tree.nodes(); ++i) tokens.push_back(tree.token(i));
+  return tokens;
+}
+
+Tokens brute_force(const Tokens& c, std::int32_t n_min, std::int32_t n_max, bool recent, std::int32_t k) {
+  const auto size = static_cast<std::int32_t>(c.size());
+  for (std::int32_t n = std::min(n_max, size - 1); n >= n_min; --n) {
+    std::int32_t found = -1;
+    for (std::int32_t at = 0; at + n < size; ++at) {
+      if (!std::equal(c.begin() + at, c.begin() + at + n, c.end() - n)) continue;
+      found = at;
+      if (!recent) break;
+    }
+    if (found < 0) continue;
+    const std::int32_t first = found + n;
+    return Tokens(c.begin() + first, c.begin() + std::min(first + k, size));
+  }
+  return {};
+}
+
+TEST_CASE("Ngram: equals brute force on random texts", "[speculative]") {
+  const Philox random{3};
+  for (std::uint32_t trial = 0; trial < 10000; ++trial) {
+    const auto word = [&](std::uint32_t i) { return random(i, trial).word[0]; };
+    const std::uint32_t alphabet = 2 + word(0) % 4;
+    Tokens context;
+    for (std::uint32_t i = 0; i < word(1) % 40; ++i) context.push_back(static_cast<std::int32_t>(word(100 + i) % alphabet));
+    const auto n_min = static_cast<std::int32_t>(1 + word(2) % 3);
+    const auto n_max = n_min + static_cast<std::int32_t>(word(3) % 4);
+    const bool recent = word(4) % 2 == 0;
+    const auto k = static_cast<std::int32_t>(word(5) % 6);
+    Ngram drafter({n_min, n_max, recent});
+    INFO("trial " << trial);
+    CHECK(drafted(drafter, context, DraftBudget::chain(k)) == brute_force(context, n_min, n_max, recent, k));
+  }
+}
+
+TEST_CASE("Ngram: the published example, and nothing to say", "[speculative]") {
+  Ngram two_or_three({2, 3});
+  CHECK(drafted(two_or_three, {1, 2, 3, 4, 2, 3}, DraftBudget::chain(4)) == Tokens{4, 2, 3});
+  CHECK(drafted(two_or_three, {1, 2}, DraftBudget::chain(4)).empty());
+  CHECK(drafted(two_or_three, {}, DraftBudget::chain(4)).empty());
+  CHECK(drafted(two_or_three, {1, 2, 3, 4, 2, 3}, DraftBudget{}).empty());
+  CHECK_THROWS_AS(Ngram({0, 3}), ArgumentError);
+  CHECK_THROWS_AS(Ngram({3, 2}), ArgumentError);
+}
+
+std::int64_t occurrences(const Tokens& text, const Tokens& part) {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i + part.size() <= text.size(); ++i) {
+    count += std::equal(part.begin(), part.end(), text.begin() + static_cast<std::ptrdiff_t>(i)) ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_CASE("SuffixTrie: counts are those of substrings; frequencies of children sum up to at most 1", "[speculative]") {
+  const Philox random{5};
+  for (std::uint32_t trial = 0; trial < 30; ++trial) {
+    Tokens text;
+    SuffixTrie trie(5);
+    for (std::uint32_t i = 0; i < 60; ++i) {
+      text.push_back(static_cast<std::int32_t>(random(i, trial).word[0] % 3));
+      trie.append(text.back());
+    }
+    CHECK(trie.nodes() <= 1 + 60 * 5);
+    std::vector<std::pair<std::int32_t, Tokens>> open = {{0, {}}};
+    std::int64_t visited = 0;
+    while (!open.empty()) {
+      const auto [node, part] = open.back();
+      open.pop_back();
+      ++visited;
+      if (!part.empty()) CHECK(trie.count(node) == occurrences(text, part));
+      std::int64_t sum = 0;
+      for (std::int32_t c = trie.first_child(node); c >= 0; c = trie.sibling(c)) {
+        CHECK(trie.child(node, trie.token(c)) == c);
+        sum += trie.count(c);
+        Tokens longer = part;
+        longer.push_back(trie.token(c));
+        open.push_back({c, longer});
+      }
+      CHECK(sum <= trie.count(node));
+    }
+    CHECK(visited == trie.nodes());
+  }
+}
+
+TEST_CASE("Suffix: the longest match, its most frequent continuation, caps, and finished requests", "[speculative]") {
+  Suffix chain(Suffix::Options{.min_token_prob = 0.4f});
+  // "5 6" was followed by 7 twice and by 8 once; a match of 2 drafts 2 tokens.
+  CHECK(drafted(chain, {5, 6, 7, 1, 5, 6, 8, 2, 5, 6, 7, 3, 5, 6}, DraftBudget::chain(9)) == Tokens{7});
+  Suffix longer(Suffix::Options{.max_spec_offset = 3, .min_token_prob = 0.1f});
+  CHECK(drafted(longer, {5, 6, 7, 1, 9, 5, 6, 7, 1, 9, 5, 6}, DraftBudget::chain(4)) == Tokens{7, 1, 9, 5});
+  CHECK(drafted(longer, {5, 6, 7, 1, 9, 5, 6, 7, 1, 9, 5, 6}, DraftBudget{4, 2}) == Tokens{7, 1});
+  Suffix tree(Suffix::Options{.min_token_prob = 0.1f, .tree = true});
+  const Tokens both = drafted(tree, {5, 6, 7, 1, 5, 6, 8, 2, 5, 6, 7, 3, 5, 6}, DraftBudget{1, 5});
+  CHECK(both == Tokens{7, 8});
+  // Another request's output helps where the own context does not.
+  Suffix shared;
+  CHECK(drafted(shared, {1, 2, 3}, DraftBudget::chain(3)).empty());
+  const Tokens finished = {4, 4, 7, 8, 9};
+  shared.finish(View<const std::int32_t, 1>(finished));
+  CHECK(drafted(shared, {2, 7}, DraftBudget::chain(3)) == Tokens{8});
+  CHECK(drafted(shared, {2, 7, 8}, DraftBudget::chain(3)) == Tokens{9});  // read on, not anew
+}
+
+TEST_CASE("ModelDrafter: drafts by its law, within the budget, and verification finds the target's law",
+          "[speculative][statistics]") {
+  // One row for all nodes: 6 tokens. 4 laws, deviates below 5: a false alarm once in 400,000 seeds.
+  constexpr index_t vocab = 6;
+  const float q[vocab] = {0.4f, 0.3f, 0.15f, 0.1f, 0.05f, 0.0f};
+  const float p[vocab] = {0.1f, 0.2f, 0.3f, 0.05f, 0.05f, 0.3f};
+  const auto forward = [&](const DraftTree&, std::int32_t first, std::int32_t last, View<float, 2> rows) {
+    for (std::int32_t i = 0; i < last - first; ++i) std::copy_n(q, vocab, &rows(i, 0));
+    return true;
+  };
+  const auto check = [&]<Law L>(std::integral_constant<Law, L>, const Tokens& branching) {
+    ModelDrafter<L, decltype(forward)> drafter(vocab, branching, forward);
+    Cpu cpu;
+    constexpr int steps = 20000;
+    std::vector<int> counts(vocab);
+    for (int s = 0; s < steps; ++s) {
+      DraftTree tree;
+      Proposals proposals(vocab);
+      drafter.draft({}, DraftBudget{2, 5}, tree, proposals, DrawKey{Philox{1}, 0, static_cast<std::uint32_t>(s)});
+      tree.finalize();
+      REQUIRE(tree.nodes() <= 6);
+      REQUIRE(tree.depth() <= 2);
+      DraftForest forest;
+      forest.add(tree.view());
+      std::vector<float> target;
+      for (std::int32_t i = 0; i < tree.nodes(); ++i) target.insert(target.end(), p, p + vocab);
+      std::int32_t tokens[3], nodes[2], length = 0;
+      Status status{};
+      const auto step = static_cast<std::uint32_t>(s);
+      verify(cpu, UniVer{}, forest.view(), ProbabilityRows(target.data(), tree.nodes(), vocab), proposals.view(),
+             DrawKeys{Philox{1}, {}, View<const std::uint32_t, 1>(&step, 1)},
+             Accepted{View<std::int32_t, 2>(tokens, 1, 3), View<std::int32_t, 2>(nodes, 1, 2),
+                      View<std::int32_t, 1>(&length, 1), View<Status, 1>(&status, 1)});
+      REQUIRE(status == Status::ok);
+      ++counts[static_cast<std::size_t>(tokens[0])];
+    }
+    double chi = 0;
+    for (std::size_t y = 0; y < vocab; ++y) {
+      const double expected = steps * static_cast<double>(p[y]);
+      chi += (counts[y] - expected) * (counts[y] - expected) / expected;
+    }
+    INFO(name(L));
+    CHECK(chi < 40);  // five degrees of freedom: above 40 once in 6.7 million
+  };
+  check(std::integral_constant<Law, Law::chain>{}, {});
+  check(std::integral_constant<Law, Law::iid>{}, {2, 2});
+  check(std::integral_constant<Law, Law::without_replacement>{}, {3, 2});
+  check(std::integral_constant<Law, Law::greedy_plus_one>{}, {3, 2});
+  check(std::integral_constant<Law, Law::deterministic>{}, {3, 2});
+}
+
+TEST_CASE("ModelDrafter: what it says of its rows, and a callback that gives up", "[speculative]") {
+  bool alive = true;
+  const auto forward = [&](const DraftTree&, std::int32_t, std::int32_t, View<float, 2> rows) {
+    for (index_t y = 0; y < 8; ++y) rows(0, y) = 0.125f;
+    return alive;
+  };
+  ModelDrafter<Law::chain, decltype(forward)> drafter(8, {}, forward);
+  DraftTree tree;
+  Proposals proposals(8);
+  drafter.draft({}, DraftBudget::chain(3), tree, proposals, DrawKey{});
+  CHECK(tree.nodes() == 4);
+  REQUIRE(drafter.entropy().extent(0) == 3);
+  CHECK(drafter.entropy()[0] == 3.0f);  // bits
+  CHECK(drafter.confidence()[2] == 0.125f);
+  alive = false;
+  tree.clear(0);
+  drafter.draft({}, DraftBudget::chain(3), tree, proposals, DrawKey{});
+  CHECK(tree.nodes() == 1);
+  CHECK(drafter.entropy().empty());
+  CHECK_THROWS_AS((ModelDrafter<Law::chain, decltype(forward)>(8, {2}, forward)), ArgumentError);
+}
+
+}  // namespace drafter_tests
