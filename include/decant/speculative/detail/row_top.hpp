@@ -1,0 +1,36 @@
+// decant: the k largest elements of a row for small k, in order: one pass, and an insertion for each element that enters.
+#ifndef DECANT_SPECULATIVE_DETAIL_ROW_TOP_HPP
+#define DECANT_SPECULATIVE_DETAIL_ROW_TOP_HPP
+
+#include <cstdint>
+
+#include "../../core/view.hpp"
+
+namespace decant::speculative::detail {
+
+struct RowTop {
+  float value;
+  std::int32_t token;
+};
+
+/// top [k], largest first, of equal ones the lower token; returns how many there are: k, or fewer where fewer elements
+/// exceed `floor`. NaN is never among them. O(n + entered * k).
+inline std::int32_t row_top(View<const float, 1> row, float floor, View<RowTop, 1> top) {
+  const auto k = static_cast<std::int32_t>(top.extent(0));
+  std::int32_t count = 0;
+  if (k == 0) return 0;
+  float least = floor;
+  for (index_t y = 0; y < row.extent(0); ++y) {
+    const float x = row[y];
+    if (!(x > least)) continue;
+    std::int32_t at = count < k ? count++ : k - 1;
+    for (; at > 0 && top[at - 1].value < x; --at) top[at] = top[at - 1];
+    top[at] = {x, static_cast<std::int32_t>(y)};
+    if (count == k) least = top[k - 1].value;
+  }
+  return count;
+}
+
+}  // namespace decant::speculative::detail
+
+#endif
