@@ -1,0 +1,158 @@
+// decant: drafting K tokens in one forward with mask tokens: the layout of PARD-2 (arXiv 2605.08632; layout, defaults and
+// training weights as in its published code), and a drafter over it. Input: the newly committed tokens, then K - 1
+// masks; the rows of the last token and of the masks are the K drafts. Each position's law depends on the context
+// alone, so drawing is as lossless as taking the likeliest: a chain with q_i = softmax(row i). The network, its
+// embedding and projection are the engine's.
+#ifndef DECANT_SPECULATIVE_PARALLEL_MASK_HPP
+#define DECANT_SPECULATIVE_PARALLEL_MASK_HPP
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "drafter.hpp"
+#include "model_drafter.hpp"
+
+namespace decant::speculative {
+
+/// One draft forward after c newly committed tokens (the whole prompt the first time).
+struct ParallelMaskLayout {
+  std::int32_t fresh = 0;  ///< c, at least 1
+  std::int32_t k = 1;      ///< drafted tokens
+
+  constexpr std::int32_t ids() const { return fresh + k - 1; }
+  /// The first of the k rows that are read.
+  constexpr std::int32_t first_read() const { return fresh - 1; }
+  /// Rows by which the draft cache has grown once those of the masks are dropped.
+  constexpr std::int32_t kept() const { return fresh; }
+  /// The token of slot i, or -1: the mask.
+  constexpr std::int32_t source(std::int32_t i) const { return i < fresh ? i : -1; }
+  /// Whose target feature slot i is given: the position before it, counted in the new tokens (-1: the last one before
+  /// them, or zeros at the beginning of a sequence); masks repeat that of the last real token.
+  constexpr std::int32_t feature(std::int32_t i) const { return (i < fresh ? i : fresh - 1) - 1; }
+  bool operator==(const ParallelMaskLayout&) const = default;
+};
+
+/// Which target a drafter that reads target features was made for: features of another one are noise, of which nothing
+/// would be accepted.
+struct FeatureSource {
+  std::uint64_t model_hash = 0;
+  std::int32_t hidden = 0;
+  std::vector<std::int32_t> layers = {-1, -8, -16, -24};
+  bool operator==(const FeatureSource&) const = default;
+};
+
+struct ParallelMaskOptions {
+  std::int32_t k = 12;            ///< drafted tokens, at least 1
+  std::int32_t mask_token = -1;   ///< id of the mask
+  float feature_scale = 0.02f;    ///< of the projected features, added to the embeddings
+  bool with_features = false;     ///< false: independent of the target, the projection is not called
+  FeatureSource source{};         ///< what it was trained on; checked when with_features
+};
+
+/// forward(ids, first_position, features, read, logits): the draft network over ids [n], which may hold mask_token, at
+/// positions first_position ...; features: the layout to take them by, or null; rows read ... read + k - 1 of its output
+/// to logits [k, vocab]. It drops the KV rows of the masks. False: no draft.
+template <class F>
+concept ParallelForward =
+    requires(F& f, View<const std::int32_t, 1> ids, index_t position, const ParallelMaskLayout* features,
+             std::int32_t read, View<float, 2> q) {
+      { f(ids, position, features, read, q) } -> std::convertible_to<bool>;
+    };
+
+/// L: Law::deterministic takes the likeliest token of each row, Law::chain draws (forward then gives the processed
+/// probabilities; else any increasing function of them will do).
+template <Law L, ParallelForward Forward>
+  requires(L == Law::chain || L == Law::deterministic)
+class ParallelMaskDrafter {
+ public:
+  static constexpr Law law = L;
+
+  /// target: what this engine's features are. ArgumentError when the drafter reads features of another target.
+  ParallelMaskDrafter(index_t vocab, const ParallelMaskOptions& options, Forward forward,
+                      const FeatureSource& target = {})
+      : vocab_(vocab), o_(options), forward_(std::move(forward)) {
+    constexpr const char* where = "speculative::ParallelMaskDrafter";
+    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    require(o_.k >= 1 && o_.k < max_tree_nodes, where, "k", "1 to 1023", o_.k);
+    require(o_.k == 1 || o_.mask_token >= 0, where, "mask_token", "an id", o_.mask_token);
+    require(!o_.with_features || o_.source == target, where, "target", "the target that the drafter was trained on",
+            "another one");
+  }
+
+  /// Reads what is new in the context; budget.depth below k drafts fewer.
+  void draft(const DraftContext& context, const DraftBudget& budget, DraftTree& tree, Proposals& proposals,
+             const DrawKey& key) {
+    const index_t size = context.tokens.extent(0);
+    const std::int32_t most = budget.depth < budget.nodes ? budget.depth : budget.nodes;
+    const ParallelMaskLayout layout{static_cast<std::int32_t>(size - read_), most < o_.k ? most : o_.k};
+    if (layout.k < 1 || layout.fresh < 1) return;
+    ids_.assign(static_cast<std::size_t>(layout.ids()), o_.mask_token);
+    for (std::int32_t i = 0; i < layout.fresh; ++i) ids_[static_cast<std::size_t>(i)] = context.tokens[read_ + i];
+    q_.resize(static_cast<std::size_t>(layout.k * vocab_));
+    const View<float, 2> q(q_.data(), layout.k, vocab_);
+    if (!forward_(View<const std::int32_t, 1>(ids_), read_, o_.with_features ? &layout : nullptr, layout.first_read(),
+                  q)) {
+      return;
+    }
+    read_ = size;
+    taken_.assign(static_cast<std::size_t>(vocab_), false);
+    std::int32_t node = 0;
+    for (std::int32_t i = 0; i < layout.k; ++i) {
+      const std::int32_t token = pick(q[i], node, key);
+      if (token < 0) return;
+      if constexpr (L == Law::chain) {
+        const std::int32_t row = proposals.add();
+        for (index_t y = 0; y < vocab_; ++y) proposals.row(row)[y] = q(i, y);
+        tree.set_law(node, L, row);
+      }
+      node = tree.push_child(node, token, 0);
+    }
+  }
+  /// The tokens themselves come with the next context.
+  void commit(View<const std::int32_t, 1>) {}
+  /// Another sequence, or the first tokens of this one from the beginning.
+  void reset() { read_ = 0; }
+
+ private:
+  std::int32_t pick(View<const float, 1> row, std::int32_t node, const DrawKey& key) const {
+    if constexpr (L == Law::chain) {
+      double total = 0;
+      for (index_t y = 0; y < vocab_; ++y) total += static_cast<double>(row[y]);
+      if (!(total > 0) || !(total < 1e30)) return -1;
+      return detail::draw_serial(row, taken_, total, key.uniform(static_cast<std::uint32_t>(node), Stream::draft));
+    } else {
+      index_t best = 0;
+      for (index_t y = 1; y < vocab_; ++y) best = row[y] > row[best] ? y : best;
+      return row[best] == row[best] ? static_cast<std::int32_t>(best) : -1;
+    }
+  }
+
+  index_t vocab_;
+  ParallelMaskOptions o_;
+  Forward forward_;
+  index_t read_ = 0;  // tokens of the context that the draft network has seen
+  std::vector<std::int32_t> ids_;
+  std::vector<float> q_;
+  std::vector<bool> taken_;
+};
+
+/// PARD-2's training weights: gold [n], the target's probability of each gold token; weight(i, t) [k, n] of block i, i
+/// masks deep, at token t: the product of gold[t - 1] ... gold[t - i], factors before the beginning being 1.
+/// The expected accepted length of a chain with these acceptances is the sum of weight(1, t + 1), weight(2, t + 2) ...
+inline void cat_weights(View<const float, 1> gold, View<float, 2> weight) {
+  require_equal(weight.extent(1), gold.extent(0), "speculative::cat_weights", "weight");
+  for (index_t t = 0; t < gold.extent(0); ++t) {
+    float product = 1;
+    for (index_t i = 0; i < weight.extent(0); ++i) {
+      if (i > 0 && t >= i) product *= gold[t - i];
+      weight(i, t) = product;
+    }
+  }
+}
+
+}  // namespace decant::speculative
+
+#endif

@@ -1,0 +1,261 @@
+// What conditioned drafters are fed and read: PARD-2's mask layout, KVShot's segments and gate, PAD-Rec's gates.
+#include <decant/core/random.hpp>
+#include <decant/speculative/parallel_mask.hpp>
+#include <decant/speculative/position_gate.hpp>
+#include <decant/speculative/target_kv.hpp>
+
+#include <cmath>
+#include <vector>
+
+#include "catch_compat.hpp"
+
+namespace conditioned_tests {
+
+using namespace decant;
+using namespace decant::speculative;
+
+std::vector<float> numbers(index_t n, std::uint64_t seed) {
+  std::vector<float> v;
+  for (index_t i = 0; i < n; ++i) v.push_back(2 * Philox{seed}.uniform(static_cast<std::uint32_t>(i)) - 1);
+  return v;
+}
+
+TEST_CASE("ParallelMaskLayout: three new tokens, four drafts", "[speculative]") {
+  constexpr ParallelMaskLayout layout{3, 4};
+  static_assert(layout.ids() == 6 && layout.first_read() == 2 && layout.kept() == 3);
+  const std::int32_t sources[] = {0, 1, 2, -1, -1, -1};
+  const std::int32_t features[] = {-1, 0, 1, 1, 1, 1};
+  for (std::int32_t i = 0; i < 6; ++i) {
+    CHECK(layout.source(i) == sources[i]);
+    CHECK(layout.feature(i) == features[i]);
+  }
+  static_assert(ParallelMaskLayout{5, 1}.ids() == 5);
+}
+
+TEST_CASE("ParallelMaskDrafter: ids, positions, rows; only what is new is fed; features only where wanted",
+          "[speculative]") {
+  struct Call {
+    std::vector<std::int32_t> ids;
+    index_t position;
+    bool features;
+    std::int32_t read;
+  };
+  std::vector<Call> calls;
+  const auto forward = [&](View<const std::int32_t, 1> ids, index_t position, const ParallelMaskLayout* features,
+                           std::int32_t read, View<float, 2> q) {
+    calls.push_back({{ids.data(), ids.data() + ids.extent(0)}, position, features != nullptr, read});
+    for (index_t i = 0; i < q.extent(0); ++i) {
+      for (index_t y = 0; y < 10; ++y) q(i, y) = y == 3 + i ? 1.0f : 0.0f;
+    }
+    return true;
+  };
+  ParallelMaskOptions options{.k = 4, .mask_token = 9};
+  ParallelMaskDrafter<Law::deterministic, decltype(forward)> greedy(10, options, forward);
+  ParallelMaskDrafter<Law::chain, decltype(forward)> sampled(10, options, forward);
+  static_assert(Drafter<decltype(greedy)> && Drafter<decltype(sampled)>);
+  const std::vector<std::int32_t> first = {5, 6, 7};
+  const std::vector<std::int32_t> second = {5, 6, 7, 3, 1};
+  DraftTree tree;
+  Proposals proposals(10);
+  greedy.draft({View<const std::int32_t, 1>(first)}, DraftBudget::chain(8), tree, proposals, DrawKey{});
+  REQUIRE(calls.size() == 1);
+  CHECK(calls[0].ids == std::vector<std::int32_t>{5, 6, 7, 9, 9, 9});
+  CHECK(calls[0].position == 0);
+  CHECK(calls[0].read == 2);
+  CHECK_FALSE(calls[0].features);
+  REQUIRE(tree.nodes() == 5);
+  for (std::int32_t i = 1; i < 5; ++i) CHECK(tree.token(i) == 2 + i);
+  CHECK(proposals.rows() == 0);
+  tree.clear(1);
+  greedy.draft({View<const std::int32_t, 1>(second)}, DraftBudget::chain(2), tree, proposals, DrawKey{});
+  CHECK(calls[1].ids == std::vector<std::int32_t>{3, 1, 9});
+  CHECK(calls[1].position == 3);
+  tree.clear(7);
+  sampled.draft({View<const std::int32_t, 1>(first)}, DraftBudget::chain(8), tree, proposals, DrawKey{});
+  tree.finalize();
+  CHECK(proposals.rows() == 4);
+  CHECK(well_formed(tree.view(), 10, 4));
+  CHECK(tree.view().law[0] == Law::chain);
+
+  options.with_features = true;
+  options.source = {77, 128, {-1, -8}};
+  CHECK_THROWS_AS((ParallelMaskDrafter<Law::chain, decltype(forward)>(10, options, forward)), ArgumentError);
+  CHECK_THROWS_AS((ParallelMaskDrafter<Law::chain, decltype(forward)>(10, options, forward, {77, 256, {-1, -8}})),
+                  ArgumentError);
+  ParallelMaskDrafter<Law::chain, decltype(forward)> fed(10, options, forward, {77, 128, {-1, -8}});
+  tree.clear(7);
+  fed.draft({View<const std::int32_t, 1>(first)}, DraftBudget::chain(8), tree, proposals, DrawKey{});
+  CHECK(calls.back().features);
+}
+
+TEST_CASE("cat_weights: the published example, and the expected accepted length", "[speculative]") {
+  const std::vector<float> gold = {1, .9f, .8f, .5f, .7f};
+  std::vector<float> memory(3 * 5);
+  const View<float, 2> weight(memory.data(), 3, 5);
+  cat_weights(View<const float, 1>(gold), weight);
+  CHECK(weight(2, 4) == Approx(.4));
+  CHECK(weight(2, 2) == Approx(.9));
+  CHECK(weight(2, 1) == 1.0f);
+  for (index_t t = 0; t < 5; ++t) CHECK(weight(0, t) == 1.0f);
+  // From a fixed start: block i reaches token start + i with the product of what lies between.
+  double expected = 0;
+  double product = 1;
+  for (std::size_t j = 1; j < 3; ++j) {
+    product *= static_cast<double>(gold[j]);
+    expected += product;
+  }
+  CHECK(weight(1, 2) + weight(2, 3) == Approx(expected));
+}
+
+TEST_CASE("merge_segments: attention over two segments is attention over all their keys", "[speculative]") {
+  const index_t d = 8;
+  for (const index_t first : {0, 1, 5, 9}) {
+    const index_t keys = 9;
+    const auto k = numbers(keys * d, 1), v = numbers(keys * d, 2), q = numbers(d, 3);
+    const auto attend = [&](index_t from, index_t to, std::vector<float>& out) {
+      double sum = 0;
+      std::vector<double> o(static_cast<std::size_t>(d));
+      for (index_t t = from; t < to; ++t) {
+        double s = 0;
+        for (index_t i = 0; i < d; ++i) s += static_cast<double>(q[static_cast<std::size_t>(i)]) * static_cast<double>(k[static_cast<std::size_t>(t * d + i)]);
+        const double w = std::exp(s);
+        sum += w;
+        for (index_t i = 0; i < d; ++i) o[static_cast<std::size_t>(i)] += w * static_cast<double>(v[static_cast<std::size_t>(t * d + i)]);
+      }
+      out.resize(static_cast<std::size_t>(d), NAN);
+      for (std::size_t i = 0; i < o.size() && sum > 0; ++i) out[i] = static_cast<float>(o[i] / sum);
+      return static_cast<float>(std::log(sum));
+    };
+    std::vector<float> a, b, all, merged(static_cast<std::size_t>(d));
+    const float la = attend(0, first, a), lb = attend(first, keys, b), l = attend(0, keys, all);
+    const float lse = merge_segments(View<const float, 1>(a), la, View<const float, 1>(b), lb, View<float, 1>(merged));
+    CHECK(lse == Approx(l).margin(1e-6));
+    for (std::size_t i = 0; i < merged.size(); ++i) CHECK(merged[i] == Approx(all[i]).margin(1e-6));
+  }
+}
+
+TEST_CASE("KvSegments: the target has rows of all committed tokens but the last", "[speculative]") {
+  KvSegments rows{10, 1};
+  index_t committed = 11;
+  for (std::uint32_t step = 0; step < 50; ++step) {
+    const auto drafted = static_cast<index_t>(Philox{4}(step).word[0] % 6);
+    rows.own += drafted;
+    const auto tau = static_cast<index_t>(Philox{5}(step).word[0]) % (drafted + 1);
+    rows = rows.after(tau);
+    committed += tau + 1;
+    CHECK(rows.target == committed - 1);
+    CHECK(rows.own == 1);
+  }
+}
+
+TEST_CASE("gated_delta: the gate's ends", "[speculative]") {
+  const index_t d = 5;
+  const auto n = numbers(d, 6), o = numbers(d, 7), w_g = numbers(3 * d * d, 8);
+  std::vector<float> identity(static_cast<std::size_t>(d * d)), zero(identity.size());
+  for (index_t i = 0; i < d; ++i) identity[static_cast<std::size_t>(i * d + i)] = 1;
+  const auto run = [&](float bias, const std::vector<float>& w_d) {
+    const std::vector<float> b(static_cast<std::size_t>(d), bias);
+    std::vector<float> h(static_cast<std::size_t>(d));
+    gated_delta({View<const float, 2>(w_g.data(), d, 3 * d), View<const float, 1>(b),
+                 View<const float, 2>(w_d.data(), d, d)},
+                View<const float, 1>(n), View<const float, 1>(o), View<float, 1>(h));
+    return h;
+  };
+  CHECK(run(-1e4f, identity) == n);
+  CHECK(run(0, zero) == n);
+  const auto open = run(1e4f, identity);
+  for (std::size_t i = 0; i < open.size(); ++i) CHECK(open[i] == Approx(o[i]).margin(1e-6));
+  // In between, by hand for d = 1: n = 1, o = 3, gate weights (1, -1, .5), bias .25, delta weight 2.
+  const float one = 1, three = 3, bias = .25f, two = 2;
+  const float gate[] = {1, -1, .5f};
+  float h = 0;
+  gated_delta({View<const float, 2>(gate, 1, 3), View<const float, 1>(&bias, 1), View<const float, 2>(&two, 1, 1)},
+              View<const float, 1>(&one, 1), View<const float, 1>(&three, 1), View<float, 1>(&h, 1));
+  CHECK(h == Approx(1 + 4 / (1 + std::exp(.75))));
+}
+
+TEST_CASE("mean_accepted_tokens: the published acceptance curves give the published means", "[speculative]") {
+  const auto mean = [](std::vector<double> a) { return mean_accepted_tokens(View<const double, 1>(a)); };
+  CHECK(mean({.638, .566, .533, .511, .495, .481, .469}) == Approx(2.37).margin(.006));
+  CHECK(mean({.665, .603, .573, .553, .537, .525, .514}) == Approx(2.54).margin(.006));
+  CHECK(mean({.494, .427, .397, .381, .369, .360, .353}) == Approx(1.84).margin(.006));
+  CHECK(mean({.638, .566, .533, .511, .495, .481, .469}) == Approx(2.3730).margin(5e-5));
+  CHECK(mean({}) == 1.0);
+}
+
+TEST_CASE("inject_key: one layer and W = I are the key; unrotated projections keep relative positions", "[speculative]") {
+  const index_t head_dim = 4, d = 8, position = 37;
+  const kv::Rope rope{};
+  const auto plain = numbers(2 * d, 9);
+  std::vector<float> rotated = plain;
+  for (index_t h = 0; h < 2 * d; h += head_dim) kv::rotate_key(rotated.data() + h, head_dim, rope, position);
+  std::vector<float> identity(static_cast<std::size_t>(d * d));
+  for (index_t i = 0; i < d; ++i) identity[static_cast<std::size_t>(i * d + i)] = 1;
+  const auto run = [&](KeyRotation rotation, const std::vector<float>& keys, index_t layers, index_t at,
+                       const std::vector<float>& w) {
+    std::vector<float> scratch(static_cast<std::size_t>(layers * d)), out(static_cast<std::size_t>(d));
+    inject_key(rotation, rope, head_dim, at, View<const float, 2>(w.data(), d, layers * d),
+               View<const float, 2>(keys.data(), layers, d), View<float, 1>(scratch), View<float, 1>(out));
+    return out;
+  };
+  const std::vector<float> key(rotated.begin(), rotated.begin() + d);
+  CHECK(run(KeyRotation::none, key, 1, position, identity) == key);
+  const auto back = run(KeyRotation::unrotate, key, 1, position, identity);
+  for (std::size_t i = 0; i < back.size(); ++i) CHECK(back[i] == Approx(key[i]).margin(1e-6));
+  // Two layers and any W: unrotate gives what the projected unrotated keys are at that position.
+  const auto w = numbers(d * 2 * d, 10);
+  std::vector<float> expected = run(KeyRotation::none, plain, 2, 0, w);
+  for (index_t h = 0; h < d; h += head_dim) kv::rotate_key(expected.data() + h, head_dim, rope, position);
+  const auto got = run(KeyRotation::unrotate, rotated, 2, position, w);
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).margin(1e-5));
+  const auto twice = run(KeyRotation::rope_after, rotated, 2, position, w);
+  float apart = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) apart = std::max(apart, std::abs(twice[i] - got[i]));
+  CHECK(apart > 0.01f);
+}
+
+TEST_CASE("PositionGate: the example by hand, and nothing added where the tables are 0", "[speculative]") {
+  const float item[] = {0, 1, 0, 0, 0, 0}, step[] = {2, 2}, w[] = {1, -1};
+  const PositionGate gate{View<const float, 2>(item, 3, 2), View<const float, 2>(step, 1, 2),
+                          View<const float, 1>(w, 2), .5f};
+  const float e[] = {1, 0}, f[] = {1, 1};
+  std::vector<float> in(4);
+  gated_input(gate, 1, View<const float, 1>(e, 2), View<const float, 1>(f, 2), View<float, 1>(in));
+  CHECK(in == std::vector<float>{1, .5f, 1, 1});
+  std::vector<float> z = {in[0] + in[2], in[1] + in[3]};  // FC = [I | I]
+  gate_step(gate, 1, View<float, 1>(z));
+  CHECK(z[0] == Approx(3.244919));
+  CHECK(z[1] == Approx(2.744919));
+  std::vector<float> late = {2, 1.5f};
+  gate_step(gate, 9, View<float, 1>(late));  // beyond the table: its last row
+  CHECK(late == z);
+  const float zeros[6] = {};
+  const PositionGate plain{View<const float, 2>(zeros, 3, 2), View<const float, 2>(zeros, 1, 2),
+                           View<const float, 1>(w, 2), 1};
+  gated_input(plain, 2, View<const float, 1>(e, 2), View<const float, 1>(f, 2), View<float, 1>(in));
+  CHECK(in == std::vector<float>{1, 0, 1, 1});
+  std::vector<float> same = {2, 1.5f};
+  gate_step(plain, 1, View<float, 1>(same));
+  CHECK(same == std::vector<float>{2, 1.5f});
+  CHECK_THROWS_AS(gated_input(gate, 4, View<const float, 1>(e, 2), View<const float, 1>(f, 2), View<float, 1>(in)),
+                  ArgumentError);
+}
+
+TEST_CASE("ItemSlotFsm: slots by position, the same after a rollback", "[speculative]") {
+  ItemSlotFsm fsm(ItemSlots{3});
+  const auto c = ItemToken::code, s = ItemToken::separator, o = ItemToken::other;
+  for (const ItemToken t : {o, o, c, c, c, c, s, s, c, c, o, c}) fsm.push(t);
+  const std::vector<std::int32_t> expected = {5, 5, 1, 2, 3, 3, 4, 4, 1, 2, 5, 1};
+  CHECK(fsm.labels() == expected);
+  for (index_t cut = 0; cut <= 12; ++cut) {
+    ItemSlotFsm again(ItemSlots{3});
+    const ItemToken all[] = {o, o, c, c, c, c, s, s, c, c, o, c};
+    for (const ItemToken t : all) again.push(t);
+    again.truncate(cut);
+    for (index_t i = cut; i < 12; ++i) again.push(all[i]);
+    CHECK(again.labels() == expected);
+  }
+  CHECK_THROWS_AS(fsm.truncate(13), ArgumentError);
+}
+
+}  // namespace conditioned_tests
