@@ -65,26 +65,22 @@ inline std::int32_t draw(const std::vector<double>& w, double u) {
   return last;
 }
 
-/// Draws a tree of this branching by a law. rows: p and then q, of every node.
-inline Problem drafted(const Models& models, const std::vector<std::int32_t>& branching, Law law, std::uint32_t step,
-                const std::vector<float>& rows = {}) {
+/// Draws a tree of this branching by a law. fill(p, q, node, token): the rows of a node, which that token leads to.
+template <class Fill>
+Problem drafted_from(index_t vocab, const Fill& fill, const std::vector<std::int32_t>& branching, Law law,
+                     std::uint32_t step) {
   Problem x;
-  x.vocab = models.vocab;
-  x.q = Proposals(models.vocab);
+  x.vocab = vocab;
+  x.q = Proposals(vocab);
   const DrawKey key{Philox{4711}, 3, step};
   for (std::int32_t node = 0; node < x.tree.nodes(); ++node) {
-    std::vector<float> p(static_cast<std::size_t>(models.vocab));
+    std::vector<float> p(static_cast<std::size_t>(vocab));
     const std::int32_t row = x.q.add();
-    if (rows.empty()) {
-      models.fill(p.data(), x.q.row(row).data(), static_cast<std::uint32_t>(node), step);
-    } else {
-      std::copy_n(rows.begin(), p.size(), p.begin());
-      std::copy_n(rows.begin() + models.vocab, p.size(), x.q.row(row).data());
-    }
+    fill(p.data(), x.q.row(row).data(), node, x.tree.token(node));
     x.p.insert(x.p.end(), p.begin(), p.end());
     const auto level = static_cast<std::size_t>(x.tree.depth(node));
     if (level == branching.size()) continue;
-    std::vector<double> left(x.q.row(row).data(), x.q.row(row).data() + models.vocab);
+    std::vector<double> left(x.q.row(row).data(), x.q.row(row).data() + vocab);
     std::vector<std::int32_t> top, tokens;
     std::int32_t k = branching[level];
     double rest = 0;
@@ -108,6 +104,20 @@ inline Problem drafted(const Models& models, const std::vector<std::int32_t>& br
   }
   x.tree.finalize();
   return x;
+}
+
+/// From synthetic models, or with the same rows everywhere: p and then q.
+inline Problem drafted(const Models& models, const std::vector<std::int32_t>& branching, Law law, std::uint32_t step,
+                       const std::vector<float>& rows = {}) {
+  const auto fill = [&](float* p, float* q, std::int32_t node, std::int32_t) {
+    if (rows.empty()) {
+      models.fill(p, q, static_cast<std::uint32_t>(node), step);
+    } else {
+      std::copy_n(rows.begin(), models.vocab, p);
+      std::copy_n(rows.begin() + models.vocab, models.vocab, q);
+    }
+  };
+  return drafted_from(models.vocab, fill, branching, law, step);
 }
 
 /// Results of a batch, with the memory.
