@@ -12,6 +12,8 @@
 #include "kv/eviction.hpp"
 #include "kv/full.hpp"
 #include "kv/visibility.hpp"
+#include "speculative/policy.hpp"
+#include "speculative/verifiers.hpp"
 
 namespace decant {
 
@@ -38,6 +40,20 @@ struct NoScheduler {
   bool operator==(const NoScheduler&) const = default;
 };
 
+namespace detail {
+
+/// Whether what the verifier makes of the drafter's drafts has the target's law.
+template <class Drafter, class Verifier>
+constexpr bool fits_drafter() {
+  if constexpr (std::same_as<Drafter, NoDrafter> || std::same_as<Verifier, NoVerifier>) {
+    return true;
+  } else {
+    return speculative::lossless_for<Verifier, Drafter::law>;
+  }
+}
+
+}  // namespace detail
+
 /// Stack{kv::Speed{.depth = 0.75f}, kv::CapKV{}} names as many parts as are wanted, from the left; the rest is plain.
 template <class Visibility = kv::FullVisibility, class Eviction = kv::Full, class Attention = attention::Dense,
           class Codec = NoCodec, class Weights = AsStored, class Drafter = NoDrafter, class Verifier = NoVerifier,
@@ -51,6 +67,15 @@ struct Stack {
                 "decant::Stack: the third part must be an attention policy, as attention::Dense or attention::Santa");
   static_assert(std::same_as<Codec, NoCodec> || codec::KVCodec<Codec, Cpu>,
                 "decant::Stack: the fourth part must be a KV codec, as codec::SplitZip<bf16>, or NoCodec");
+  static_assert(std::same_as<Drafter, NoDrafter> || speculative::Drafter<Drafter>,
+                "decant::Stack: the sixth part must be a drafter, as speculative::Ngram, or NoDrafter");
+  static_assert(std::same_as<Drafter, NoDrafter> == std::same_as<Verifier, NoVerifier>,
+                "decant::Stack: a drafter needs a verifier, and a verifier a drafter");
+  static_assert(std::same_as<Controller, NoController> || speculative::DraftLengthController<Controller>,
+                "decant::Stack: the eighth part must be a draft-length controller, as speculative::FixedLength, or "
+                "NoController");
+  static_assert(detail::fits_drafter<Drafter, Verifier>(),
+                "decant::Stack: the verifier is not lossless for the drafter's law; a stack's output is the target's");
 
   Visibility visibility{};
   Eviction eviction{};

@@ -3,6 +3,9 @@
 
 #include <decant/attention/santa.hpp>
 #include <decant/codec/splitzip.hpp>
+#include <decant/speculative/fixed_length.hpp>
+#include <decant/speculative/ngram.hpp>
+#include <decant/speculative/verifiers.hpp>
 #include <decant/stack.hpp>
 
 #include "catch_compat.hpp"
@@ -54,6 +57,15 @@ TEST_CASE("a stack holds a codec and checks it", "[stack]") {
   REQUIRE_NOTHROW(validate(moved, 8));
   const Stack odd{FullVisibility{}, Full{}, decant::attention::Dense{}, SplitZip{.chunk = 1000}};
   REQUIRE_THROWS_WITH(validate(odd, 8), catch_compat::contains("codec::SplitZip: argument `chunk`"));
+}
+
+TEST_CASE("a stack holds a drafter, a verifier that is lossless for it, and a controller", "[stack]") {
+  using namespace decant::speculative;
+  const decant::Stack drafted{FullVisibility{}, Full{}, decant::attention::Dense{}, decant::NoCodec{}, decant::AsStored{},
+                              Ngram{}, Membership{}, FixedLength{}};
+  REQUIRE(decltype(drafted.drafter)::law == Law::deterministic);
+  REQUIRE(drafted.controller.budget.depth == 4);
+  REQUIRE_NOTHROW(validate(drafted, 8));
 }
 
 }  // namespace stack_test
