@@ -18,6 +18,7 @@
 #include "codec/splitzip.cuh"
 #include "codec/stored.cuh"
 #include "core/cuda.cuh"
+#include "core/row_sum.cuh"
 #include "core/topk.cuh"
 #include "decant.hpp"
 #include "kv/adakv.cuh"
@@ -52,6 +53,13 @@
 #include "quant/ear.cuh"
 #include "quant/matmul.cuh"
 #include "quant/plain.cuh"
+#include "sampling/draw.cuh"
+#include "sampling/mixture.cuh"
+#include "sampling/process.cuh"
+#include "sampling/rejection.cuh"
+#include "speculative/eagle_tree.cuh"
+#include "speculative/keep_path.cuh"
+#include "speculative/parse.cuh"
 #include "speculative/verify.cuh"
 
 #endif

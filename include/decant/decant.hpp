@@ -22,6 +22,7 @@
 #include "core/error.hpp"
 #include "core/math.hpp"
 #include "core/random.hpp"
+#include "core/row_sum.hpp"
 #include "core/scan.hpp"
 #include "core/simd.hpp"
 #include "core/softmax.hpp"

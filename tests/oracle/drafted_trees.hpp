@@ -162,4 +162,12 @@ void each_verifier(F&& f) {
   f(Membership{}, std::vector<std::int32_t>{3, 2}, Law::deterministic);
 }
 
+/// Those that are lossy, or draw by a race.
+template <class F>
+void each_other_verifier(F&& f) {
+  f(GumbelCoupled{}, std::vector<std::int32_t>{3, 2}, Law::without_replacement);
+  f(TypicalAcceptance{}, std::vector<std::int32_t>{3, 2}, Law::greedy_plus_one);
+  f(TopKAcceptance{}, std::vector<std::int32_t>{3, 2}, Law::iid);
+}
+
 }  // namespace drafted_trees

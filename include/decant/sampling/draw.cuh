@@ -64,19 +64,17 @@ __global__ void __launch_bounds__(draw_threads)
   out.status[r] = status;
 }
 
-template <class Rows>
-__global__ void __launch_bounds__(draw_threads) race_rows(Rows rows, index_t n, DrawKeys keys, Drawn out) {
-  __shared__ double doubles[32];
-  __shared__ std::int32_t ints[32];
+/// race_row of draw.hpp by a block of whole warps; the result in all its threads. doubles, ints: room for 32.
+template <class Term>
+__device__ RowStatus block_race(const Term& term, index_t n, const DrawKey& key, double* doubles, std::int32_t* ints,
+                                std::int32_t& winner) {
+  using ::decant::detail::block_reduce;
+  using ::decant::detail::Larger;
   constexpr std::int32_t none = 0x7fffffff;
-  const index_t r = blockIdx.x;
-  if (settled(rows, r, n, out)) return;
-  const auto term = rows.term(r);
-  const DrawKey key = keys.at(r);
   double best = -1;
   std::int32_t token = none;
   std::int32_t bad = 0;
-  for (index_t i = threadIdx.x; i < n; i += draw_threads) {
+  for (index_t i = threadIdx.x; i < n; i += blockDim.x) {
     const float p = term(i);
     bad |= p != p ? 1 : 0;
     if (!(p > 0)) continue;
@@ -86,14 +84,27 @@ __global__ void __launch_bounds__(draw_threads) race_rows(Rows rows, index_t n, 
       token = static_cast<std::int32_t>(i);
     }
   }
-  bad = ::decant::detail::block_reduce(bad, ::decant::detail::Larger{}, std::int32_t{0}, ints);
-  const double most = ::decant::detail::block_reduce(best, ::decant::detail::Larger{}, -1.0, doubles);
-  // the lowest token is the largest of what it lacks to `none`
-  const std::int32_t lacks =
-      ::decant::detail::block_reduce(best == most ? none - token : 0, ::decant::detail::Larger{}, std::int32_t{0}, ints);
+  bad = block_reduce(bad, Larger{}, std::int32_t{0}, ints);
+  const double most = block_reduce(best, Larger{}, -1.0, doubles);
+  // The lowest token is the largest of what it lacks to `none`.
+  const std::int32_t lacks = block_reduce(best == most ? none - token : 0, Larger{}, std::int32_t{0}, ints);
+  if (bad != 0) return RowStatus::bad_row;
+  if (!(most >= 0)) return RowStatus::empty_support;
+  winner = none - lacks;
+  return RowStatus::ok;
+}
+
+template <class Rows>
+__global__ void __launch_bounds__(draw_threads) race_rows(Rows rows, index_t n, DrawKeys keys, Drawn out) {
+  __shared__ double doubles[32];
+  __shared__ std::int32_t ints[32];
+  const index_t r = blockIdx.x;
+  if (settled(rows, r, n, out)) return;
+  std::int32_t token = -1;
+  const RowStatus status = block_race(rows.term(r), n, keys.at(r), doubles, ints, token);
   if (threadIdx.x != 0) return;
-  if (bad == 0 && most >= 0) out.tokens[r] = none - lacks;
-  out.status[r] = bad != 0 ? RowStatus::bad_row : most >= 0 ? RowStatus::ok : RowStatus::empty_support;
+  if (status == RowStatus::ok) out.tokens[r] = token;
+  out.status[r] = status;
 }
 
 template <class Rows>

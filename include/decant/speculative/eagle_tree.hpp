@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/simd.hpp"
-#include "../core/softmax.hpp"
+#include "../sampling/detail/row_filter.hpp"
 #include "detail/row_top.hpp"
 #include "drafter.hpp"
 
@@ -36,6 +35,16 @@ struct EagleOptions {
   bool operator==(const EagleOptions&) const = default;
 };
 
+namespace detail {
+
+/// log softmax of one logit, the same bits everywhere. At most 0, whatever the rounding: scores never rise downwards.
+DECANT_HD inline float log_softmax(float logit, double log_sum_exp) {
+  const auto x = static_cast<float>(static_cast<double>(logit) - log_sum_exp);
+  return x < 0 ? x : 0.0f;
+}
+
+}  // namespace detail
+
 template <EagleForward Forward>
 class EagleTree {
  public:
@@ -44,7 +53,7 @@ class EagleTree {
   EagleTree(index_t vocab, Forward forward, const EagleOptions& options = {})
       : vocab_(vocab), forward_(std::move(forward)), o_(options) {
     constexpr const char* where = "speculative::EagleTree";
-    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    require(vocab >= 1 && vocab <= 1 << 22, where, "vocab", "1 to 2^22", vocab);
     require(o_.total_tokens >= 1 && o_.total_tokens <= max_tree_nodes, where, "total_tokens", "1 to 1024",
             o_.total_tokens);
     require(o_.depth >= 0 && o_.depth < max_tree_nodes, where, "depth", "0 to 1023", o_.depth);
@@ -81,27 +90,48 @@ class EagleTree {
   /// Forwards the frontier; the likeliest children of each become candidates.
   bool expand() {
     const auto k = static_cast<index_t>(frontier_.size());
-    logits_.resize(static_cast<std::size_t>(k * vocab_));
+    if (static_cast<index_t>(logits_.size()) < k * vocab_) logits_.resize(static_cast<std::size_t>(k * vocab_));
     const View<float, 2> logits(logits_.data(), k, vocab_);
     if (!forward_(View<const std::int32_t, 1>(tokens_), View<const std::int32_t, 1>(parents_), logits)) return false;
     added_ = static_cast<std::int32_t>(candidates_.size());
     top_.resize(static_cast<std::size_t>(std::min<index_t>(o_.top_k, vocab_)));
+    maxima_.resize(static_cast<std::size_t>(row_tiles(vocab_) * sampling::detail::tile_groups));
+    const auto numbers = sampling::detail::FilterNumbers::of({});
     for (index_t i = 0; i < k; ++i) {
       const std::int32_t parent = frontier_[static_cast<std::size_t>(i)];
       const float above = parent < 0 ? 0 : at(parent).score;
       if (parent >= 0) at(parent).forwarded = forwarded_ + static_cast<std::int32_t>(i);
-      const float log_sum = log_sum_exp(best_isa(), &logits(i, 0), vocab_);
-      if (!(log_sum - log_sum == 0)) continue;  // NaN, or no mass: this node has no children
-      const std::int32_t count =
-          detail::row_top(logits[i], -__builtin_huge_valf(), View<detail::RowTop, 1>(top_));
-      for (std::int32_t j = 0; j < count; ++j) {
-        const detail::RowTop& child = top_[static_cast<std::size_t>(j)];
-        const float step = std::min(child.value - log_sum, 0.0f);
-        candidates_.push_back({above + step, parent, child.token, -1});
+      sampling::LogitRow row;
+      if (sampling::detail::filter_row(best_isa(), {}, numbers, &logits(i, 0), vocab_,
+                                       {maxima_.data(), nullptr, nullptr, nullptr}, row) != sampling::RowStatus::ok) {
+        continue;  // NaN, or no mass: this node has no children
+      }
+      for (const detail::RowTop& child : likeliest(&logits(i, 0))) {
+        candidates_.push_back({above + detail::log_softmax(child.value, row.log_sum_exp), parent, child.token, -1});
       }
     }
     forwarded_ += static_cast<std::int32_t>(k);
     return true;
+  }
+
+  /// The top k of a row, the likeliest first, of equal ones the lower token. At least k elements reach the k-th largest
+  /// of the maxima that the filter left, so that only their groups need a look.
+  const std::vector<detail::RowTop>& likeliest(const float* row) {
+    constexpr float none = -__builtin_huge_valf();
+    const auto k = static_cast<std::int32_t>(top_.size());
+    const std::int32_t groups = detail::row_top(View<const float, 1>(maxima_), none, View<detail::RowTop, 1>(top_));
+    const float low = groups == k ? top_.back().value : none;
+    found_.clear();
+    sampling::detail::visit_groups(vocab_, maxima_.data(), low, [&](index_t y) {
+      if (row[y] >= low && row[y] > none) found_.push_back({row[y], static_cast<std::int32_t>(y)});
+    });
+    const auto count = std::min<std::ptrdiff_t>(k, static_cast<std::ptrdiff_t>(found_.size()));
+    std::partial_sort(found_.begin(), found_.begin() + count, found_.end(),
+                      [](const detail::RowTop& a, const detail::RowTop& b) {
+                        return a.value != b.value ? a.value > b.value : a.token < b.token;
+                      });
+    found_.resize(static_cast<std::size_t>(count));
+    return found_;
   }
 
   /// The best of the candidates that the last level added.
@@ -144,8 +174,8 @@ class EagleTree {
   EagleOptions o_;
   std::vector<Candidate> candidates_;
   std::vector<std::int32_t> frontier_, tokens_, parents_, order_, node_;
-  std::vector<float> logits_;
-  std::vector<detail::RowTop> top_;
+  std::vector<float> logits_, maxima_;
+  std::vector<detail::RowTop> top_, found_;
   std::int32_t forwarded_ = 0;
   std::int32_t added_ = 0;  // the first candidate of the last level
 };

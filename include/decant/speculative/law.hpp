@@ -33,7 +33,7 @@ DECANT_HD constexpr bool sampled_child(Law law, std::int32_t i) {
 /// What became of one request. Anything but ok: nothing was emitted for it, and other requests are not affected.
 enum class Status : std::int32_t {
   ok,
-  bad_row,        ///< a NaN, an infinity or a negative number among the values that were read
+  bad_row,        ///< a NaN or an infinity among the values that were read, or a drafted token's chance below 0
   empty_support,  ///< a row without any mass
   wrong_law,      ///< a node's law that the verifier is not made for
   bad_tree,       ///< arrays that are no tree, tokens outside the vocabulary, rows outside the matrix

@@ -137,20 +137,6 @@ inline void validate(const ParseMask& mask, index_t sequences, index_t, index_t 
 
 static_assert(attention::Mask<ParseMask>);
 
-/// A pass as packed bits over all keys, as attention::BitMask holds them: [ceil(rows * keys / 8)].
-inline void parse_bits(const ParsePass& pass, View<std::uint8_t, 1> bits) {
-  const index_t rows = pass.rows();
-  const index_t keys = pass.keys();
-  require_equal(bits.extent(0), (rows * keys + 7) / 8, "speculative::parse_bits", "bits");
-  for (index_t i = 0; i < bits.extent(0); ++i) bits[i] = 0;
-  for (index_t row = 0; row < rows; ++row) {
-    for (index_t key = 0; key < keys; ++key) {
-      const index_t bit = row * keys + key;
-      bits[bit / 8] = static_cast<std::uint8_t>(bits[bit / 8] | (pass.sees(row, key) ? 1 << (bit % 8) : 0));
-    }
-  }
-}
-
 /// The passes of one answer, one after another. The second one is run only where the first one's verdict is bad, after
 /// the first one's suffix rows have been taken off the cache.
 struct ParseLayout {
@@ -189,8 +175,24 @@ inline ParseLayout build(const Parse& policy, index_t prompt, View<const std::in
 
 namespace detail {
 
+/// Bits 8 i ... 8 i + 7 of a pass's mask.
+DECANT_HD inline std::uint8_t parse_byte(const ParsePass& pass, index_t i) {
+  const index_t keys = pass.keys();
+  index_t row = 8 * i / keys;
+  index_t key = 8 * i % keys;
+  unsigned byte = 0;
+  for (int bit = 0; bit < 8 && row < pass.rows(); ++bit) {
+    byte |= static_cast<unsigned>(pass.sees(row, key)) << bit;
+    if (++key == keys) {
+      key = 0;
+      ++row;
+    }
+  }
+  return static_cast<std::uint8_t>(byte);
+}
+
 /// log(sum of exp(x)) over the listed elements of a row; NaN stays.
-inline double log_sum_of(View<const float, 1> x, View<const std::int32_t, 1> tokens) {
+DECANT_HD inline double log_sum_of(View<const float, 1> x, View<const std::int32_t, 1> tokens) {
   double top = -HUGE_VAL;
   for (index_t i = 0; i < tokens.extent(0); ++i) {
     const auto value = static_cast<double>(x[tokens[i]]);
@@ -204,6 +206,12 @@ inline double log_sum_of(View<const float, 1> x, View<const std::int32_t, 1> tok
 }
 
 }  // namespace detail
+
+/// A pass as packed bits over all keys, as attention::BitMask holds them: [ceil(rows * keys / 8)].
+inline void parse_bits(const ParsePass& pass, View<std::uint8_t, 1> bits) {
+  require_equal(bits.extent(0), (pass.rows() * pass.keys() + 7) / 8, "speculative::parse_bits", "bits");
+  for (index_t i = 0; i < bits.extent(0); ++i) bits[i] = detail::parse_byte(pass, i);
+}
 
 /// scores [n]: how much likelier the tokens of a good verdict are than those of a bad one, as a difference of
 /// logarithms; logits [n, vocab]: of the verdict rows. NaN where the logits do not say.

@@ -108,8 +108,8 @@ struct GumbelCoupled {
   bool operator==(const GumbelCoupled&) const = default;
 };
 
-/// Lossy: accepts what the target does not find unlikely, p(x) > min(epsilon, delta exp(-entropy)), and its likeliest
-/// token always; the longest path wins, of equal ones the first.
+/// Lossy: accepts what the target does not find unlikely, p(x) > min(epsilon, delta exp(-entropy)), and at the first
+/// level its likeliest token whatever that says; the longest path wins, of equal ones the first.
 struct TypicalAcceptance {
   float epsilon = 0.09f;
   float delta = 0.3f;

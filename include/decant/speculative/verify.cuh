@@ -1,5 +1,4 @@
-// decant: verification on CUDA, token for token what the CPU emits (verify.hpp): the rejections of verifiers.hpp over
-// target rows of probabilities. All views are device memory, keys too, so that a captured graph draws anew each step.
+// decant: verification on CUDA, token for token what the CPU emits (verify.hpp), over target probabilities or logits. All views are device memory, keys too, so that a captured graph draws anew each step.
 // Lazy: one launch, a block per request, which reads the rows that the decision needs. UniVer with Eval::level_parallel:
 // a launch per level with a block per node, which reads all rows, and one that decides; for few requests with large
 // trees. Passes of 8 bytes per token of the vocabulary.
@@ -26,16 +25,28 @@ struct ProbabilityTargets {
   }
 };
 
+struct LogitTargets {
+  LogitRows p;
+  __device__ LogitTarget of(index_t first) const {
+    return {p.logits.data() + first * p.logits.stride(0), p.logits.stride(0), p.rows.data() + first};
+  }
+};
+
 template <class V, class Plan, class Targets>
 void verify_lazy(Cuda& cuda, const V& policy, const VerifyCall& call, const Targets& targets, const char* where) {
+  using Policy = KernelPolicy<V>;
   const index_t requests = call.trees.trees();
-  Plan* const stack = direction_of<V> == Direction::bottom_up
-                          ? cuda.workspace().take<Plan>(requests * call.out.tokens.extent(1))
-                          : nullptr;
-  launch(cuda, where, verify_requests<Plan, direction_of<V>, Targets>,
+  Workspace& workspace = cuda.workspace();
+  const bool upwards = direction_of<V> == Direction::bottom_up;
+  const bool longest = direction_of<V> == Direction::longest_path;
+  Plan* const stack = upwards ? workspace.take<Plan>(requests * call.out.tokens.extent(1)) : nullptr;
+  double* const stands = longest ? workspace.take<double>(call.trees.all.nodes) : nullptr;
+  Policy kernel_policy{};
+  if constexpr (std::same_as<Policy, V>) kernel_policy = policy;
+  launch(cuda, where, verify_requests<Policy, Plan, Targets>,
          CudaGrid{static_cast<unsigned>(requests), verify_threads,
                   3 * sizeof(float) * static_cast<std::size_t>(row_tiles(call.vocab))},
-         call, targets, plan_parameter(policy), stack);
+         call, kernel_policy, targets, plan_parameter(policy), stack, stands);
 }
 
 template <class Plan, class Targets>
@@ -84,10 +95,8 @@ void verify_on_device(Cuda& cuda, const V& policy, const ForestView& trees, cons
       level ? verify_level_parallel<SequentialPlan<double>>(cuda, call, targets, where)
             : verify_lazy<V, SequentialPlan<double>>(cuda, policy, call, targets, where);
     }
-  } else if constexpr (std::same_as<V, KSeq>) {
-    verify_lazy<V, KSeqPlan<double>>(cuda, policy, call, targets, where);
   } else {
-    verify_lazy<V, SequentialPlan<double>>(cuda, policy, call, targets, where);
+    verify_lazy<V, typename PlanOf<V, double>::type>(cuda, policy, call, targets, where);
   }
 }
 
@@ -103,6 +112,20 @@ void verify(Cuda& cuda, const V& policy, const ForestView& trees, const Probabil
   require(p.stride(1) == 1 || p.extent(1) <= 1, where, "p", "contiguous rows", p.stride(1));
   detail::verify_on_device(cuda, policy, trees, detail::ProbabilityTargets{p}, p.extent(0), p.extent(1), q, keys, out,
                            where);
+}
+
+/// The same from the target's logits, without probabilities in memory.
+template <class V>
+  requires detail::walks<V>
+void verify(Cuda& cuda, const V& policy, const ForestView& trees, const LogitRows& p, const ProbabilityRows& q,
+            const DrawKeys& keys, const Accepted& out) {
+  constexpr const char* where = "speculative::verify";
+  const View<const float, 2>& logits = p.logits;
+  require(logits.stride(1) == 1 || logits.extent(1) <= 1, where, "p.logits", "contiguous rows", logits.stride(1));
+  require_equal(p.rows.extent(0), logits.extent(0), where, "p.rows");
+  require_contiguous(p.rows, where, "p.rows");
+  detail::verify_on_device(cuda, policy, trees, detail::LogitTargets{p}, logits.extent(0), logits.extent(1), q, keys,
+                           out, where);
 }
 
 }  // namespace decant::speculative

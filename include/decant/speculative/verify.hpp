@@ -20,10 +20,11 @@ namespace decant::speculative {
 
 namespace detail {
 
-template <class Plan, class V>
-void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, const ProbabilityRows& p,
+/// source_of(first row, part) -> the target rows of a tree, with scratch of that part.
+template <class Plan, class V, class SourceOf>
+void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, index_t tokens, const SourceOf& source_of,
                   const ProbabilityRows& q, const DrawKeys& keys, const Accepted& out) {
-  const auto vocab = static_cast<std::int32_t>(p.extent(1));
+  const auto vocab = static_cast<std::int32_t>(tokens);
   const auto levels = static_cast<std::int32_t>(out.tokens.extent(1)) - 1;
   const index_t most = trees.all.nodes < max_tree_nodes ? trees.all.nodes : max_tree_nodes;
   const index_t parts = cpu.parts(trees.trees(), 1);
@@ -42,12 +43,26 @@ void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, const Prob
     for (index_t b = begin; b < end; ++b) {
       WalkEnd result;
       const TreeView t = checked_tree(trees, b, vocab, q.extent(0), levels, accepted_laws<V>, result.status);
-      FloatRows rows(isa, p, t.nodes > 0 ? trees.offsets[b] : 0, q, vocab, totals + part * tiles);
+      FloatRows rows(isa, source_of(t.nodes > 0 ? trees.offsets[b] : 0, part), q, vocab, totals + part * tiles);
       PhiloxChoices choices{keys.at(b)};
       if (result.status == Status::ok) result = walk(policy, t, rows, choices, own);
       finish_request(out, b, t, result, rows, choices);
     }
   });
+}
+
+template <class V, class SourceOf>
+void verify_on_cpu(Cpu& cpu, const V& policy, const ForestView& trees, index_t rows, index_t vocab,
+                   const SourceOf& source_of, const ProbabilityRows& q, const DrawKeys& keys, const Accepted& out) {
+  validate(policy);
+  require_verify(trees, rows, vocab, q, keys, out, "speculative::verify");
+  if constexpr (std::same_as<V, UniVer>) {
+    if (policy.order == UniVer::Order::paper) {
+      verify_batch<JointPlan<double>>(cpu, policy, trees, vocab, source_of, q, keys, out);
+      return;
+    }
+  }
+  verify_batch<typename PlanOf<V, double>::type>(cpu, policy, trees, vocab, source_of, q, keys, out);
 }
 
 }  // namespace detail
@@ -56,28 +71,39 @@ void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, const Prob
 /// distributions, as the trees' q_row names them. A request reads what its decision needs: scalars of the nodes it
 /// visits, one pass of 8 vocab bytes for every sampled child that is rejected, and 4 vocab bytes where it emits without
 /// one; UniVer with Order::paper or Eval::level_parallel a pass for every node it comes to, or for all. What it reads is
-/// checked: NaN, infinity, a negative number, no mass, or a tree or law that does not suit are the request's status.
+/// checked: NaN, infinity, no mass, or a tree or law that does not suit are the request's status (sums take a negative
+/// number for 0).
 /// ArgumentError, before anything is written, for shapes. Requests run in parallel. Scratch per thread: 4 bytes per 1024
 /// tokens and 150 per node.
 template <class V>
   requires detail::walks<V>
 void verify(Cpu& cpu, const V& policy, const ForestView& trees, const ProbabilityRows& p, const ProbabilityRows& q,
             const DrawKeys& keys, const Accepted& out) {
+  require(p.stride(1) == 1 || p.extent(1) <= 1, "speculative::verify", "p", "contiguous rows", p.stride(1));
+  const auto source_of = [&](index_t first, index_t) {
+    return detail::ProbabilitySource{p.data() + first * p.stride(0), p.stride(0)};
+  };
+  detail::verify_on_cpu(cpu, policy, trees, p.extent(0), p.extent(1), source_of, q, keys, out);
+}
+
+/// The same from the target's logits and what sampling::filter() made of them: no probabilities in memory, the same
+/// tokens as from sampling::materialise()'s. 4 KiB more of scratch per thread.
+template <class V>
+  requires detail::walks<V>
+void verify(Cpu& cpu, const V& policy, const ForestView& trees, const LogitRows& p, const ProbabilityRows& q,
+            const DrawKeys& keys, const Accepted& out) {
   constexpr const char* where = "speculative::verify";
-  validate(policy);
-  require(p.stride(1) == 1 || p.extent(1) <= 1, where, "p", "contiguous rows", p.stride(1));
-  detail::require_verify(trees, p.extent(0), p.extent(1), q, keys, out, where);
-  if constexpr (std::same_as<V, UniVer>) {
-    if (policy.order == UniVer::Order::paper) {
-      detail::verify_batch<detail::JointPlan<double>>(cpu, policy, trees, p, q, keys, out);
-      return;
-    }
-  }
-  if constexpr (std::same_as<V, KSeq>) {
-    detail::verify_batch<detail::KSeqPlan<double>>(cpu, policy, trees, p, q, keys, out);
-  } else {
-    detail::verify_batch<detail::SequentialPlan<double>>(cpu, policy, trees, p, q, keys, out);
-  }
+  const View<const float, 2>& logits = p.logits;
+  require(logits.stride(1) == 1 || logits.extent(1) <= 1, where, "p.logits", "contiguous rows", logits.stride(1));
+  require_equal(p.rows.extent(0), logits.extent(0), where, "p.rows");
+  require_contiguous(p.rows, where, "p.rows");
+  Workspace::Scope scope(cpu.workspace());
+  float* const buffers = cpu.workspace().take<float>(cpu.parts(trees.trees(), 1) * row_tile);
+  const auto source_of = [&](index_t first, index_t part) {
+    return detail::LogitSource{cpu.isa(), logits.data() + first * logits.stride(0), logits.stride(0),
+                               p.rows.data() + first, buffers + part * row_tile};
+  };
+  detail::verify_on_cpu(cpu, policy, trees, logits.extent(0), logits.extent(1), source_of, q, keys, out);
 }
 
 /// What plain decoding draws from one target row [vocab] at key.step: with Membership the same tokens come out whatever
@@ -87,8 +113,8 @@ inline std::int32_t draw_next(Cpu& cpu, View<const float, 1> p, const DrawKey& k
   require(p.extent(0) >= 1 && p.extent(0) <= (1 << 22), where, "p", "1 to 2^22 tokens", p.extent(0));
   require_contiguous(p, where, "p");
   Workspace::Scope scope(cpu.workspace());
-  const View<const float, 2> row(p.data(), 1, p.extent(0));
-  detail::FloatRows rows(cpu.isa(), row, 0, View<const float, 2>(), static_cast<std::int32_t>(p.extent(0)),
+  detail::FloatRows rows(cpu.isa(), detail::ProbabilitySource{p.data(), p.extent(0)}, View<const float, 2>(),
+                         static_cast<std::int32_t>(p.extent(0)),
                          cpu.workspace().take<float>(row_tiles(p.extent(0))));
   return detail::PhiloxChoices{key}.emit_next(rows, {0, -1, 1.0, 0.0, 0.0, nullptr, 0}, 0);
 }

@@ -11,3 +11,9 @@ template void instantiate<UniVer>(decant::Cuda&);
 template void instantiate<RRSw>(decant::Cuda&);
 template void instantiate<KSeq>(decant::Cuda&);
 template void instantiate<Membership>(decant::Cuda&);
+template void instantiate<GumbelCoupled>(decant::Cuda&);
+template void instantiate<TypicalAcceptance>(decant::Cuda&);
+
+void from_logits(decant::Cuda& cuda) {
+  verify(cuda, UniVer{}, ForestView{}, LogitRows{}, ProbabilityRows{}, DrawKeys{}, Accepted{});
+}

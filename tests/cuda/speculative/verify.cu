@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "catch_compat.hpp"
+#include "decant/sampling/process.hpp"
 #include "decant/speculative/verify.hpp"
 #include "device_memory.cuh"
 #include "graph.cuh"
@@ -81,11 +82,15 @@ struct OnDevice {
 
   template <class V>
   void enqueue(Cuda& cuda, const V& v) {
+    enqueue(cuda, v, batch.rows(p.data(), batch.p.size()));
+  }
+  template <class V, class Target>
+  void enqueue(Cuda& cuda, const V& v, const Target& target) {
     const index_t b = batch.trees(), d = batch.levels;
     const ForestView trees{{host.all.nodes, token.data(), parent.data(), first_child.data(), children.data(),
                             depth.data(), law.data(), q_row.data(), rest.data()},
                            View<const std::int32_t, 1>(offsets.data(), b + 1)};
-    verify(cuda, v, trees, batch.rows(p.data(), batch.p.size()), batch.rows(q.data(), batch.q.size()),
+    verify(cuda, v, trees, target, batch.rows(q.data(), batch.q.size()),
            DrawKeys{Philox{5}, View<const std::uint32_t, 1>(requests.data(), b),
                     View<const std::uint32_t, 1>(steps.data(), b)},
            Accepted{View<std::int32_t, 2>(tokens.data(), b, d + 1), View<std::int32_t, 2>(nodes.data(), b, d),
@@ -114,7 +119,7 @@ TEST_CASE("verify: every verifier emits what it emits on the CPU", "[speculative
   Cuda cuda(stream);
   for (const index_t vocab : {7, 2500}) {
     const Models models{vocab, Philox{static_cast<std::uint64_t>(vocab)}};
-    each_verifier([&](const auto& v, const std::vector<std::int32_t>& branching, Law law) {
+    const auto check = [&](const auto& v, const std::vector<std::int32_t>& branching, Law law) {
       if (vocab == 7 && law == Law::deterministic) return;
       Batch batch(vocab, vocab == 7 ? 3 : 0, 4);
       batch.add(drafted(models, {}, law, 0));  // nothing was drafted
@@ -124,8 +129,40 @@ TEST_CASE("verify: every verifier emits what it emits on the CPU", "[speculative
       cuda.check();
       INFO("vocab " << vocab << " " << name(law));
       device.expect(batch.on_cpu(v));
-    });
+    };
+    each_verifier(check);
+    each_other_verifier(check);
   }
+}
+
+TEST_CASE("verify: from logits it emits what the CPU emits from them", "[speculative]") {
+  const Stream stream;
+  Cuda cuda(stream);
+  const index_t vocab = 1500;
+  Batch batch(vocab);
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    batch.add(drafted(Models{vocab, Philox{12}}, {2, 2}, Law::greedy_plus_one, s));
+  }
+  const index_t nodes = batch.forest.view().all.nodes;
+  for (float& p : batch.p) p = std::log(p + 1e-9f);
+  std::vector<sampling::LogitRow> rows(static_cast<std::size_t>(nodes));
+  std::vector<sampling::RowStatus> status(rows.size(), sampling::RowStatus::ok);
+  Cpu cpu;
+  const View<const float, 2> logits(batch.p.data(), nodes, vocab);
+  filter(cpu, sampling::Processing{.top_k = 100}, logits, View<sampling::LogitRow, 1>(rows),
+         View<sampling::RowStatus, 1>(status));
+  Results expected(3, batch.levels);
+  verify(cpu, UniVer{}, batch.forest.view(), sampling::LogitRows{logits, View<const sampling::LogitRow, 1>(rows)},
+         batch.rows(batch.q.data(), batch.q.size()),
+         DrawKeys{Philox{5}, View<const std::uint32_t, 1>(batch.requests), View<const std::uint32_t, 1>(batch.steps)},
+         expected.view());
+  OnDevice device(batch);
+  const DeviceBuffer<sampling::LogitRow> device_rows(rows);
+  device.enqueue(cuda, UniVer{},
+                 sampling::LogitRows{View<const float, 2>(device.p.data(), nodes, vocab),
+                                     View<const sampling::LogitRow, 1>(device_rows.data(), nodes)});
+  cuda.check();
+  device.expect(expected);
 }
 
 TEST_CASE("verify: level-parallel evaluation emits the same", "[speculative]") {

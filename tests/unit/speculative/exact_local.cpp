@@ -92,7 +92,7 @@ Rational most_accepted(const Pair& pair, std::int32_t k, Law law) {
 TEST_CASE("verification: one level of top tokens and a draw accepts as much as can be accepted", "[speculative]") {
   int less = 0;
   for (const Pair::Kind kind : kinds) {
-    for (std::uint32_t seed = 1; seed <= 4; ++seed) {
+    for (std::uint32_t seed = 1; seed <= 2; ++seed) {
       const Pair pair{kind, seed, 4};
       const auto length = [&](const auto& v, std::int32_t k, Law law) {
         const auto proof = prove<Rational>(v, {k}, law, pair.p(), pair.q());
@@ -347,7 +347,9 @@ TEST_CASE("verification: accepted lengths on forty models of two levels", "[spec
     paper_over_rrsw += length(paper, Law::greedy_plus_one) / rrsw / 40;
     over_traversal += univer / length(Traversal{}, Law::without_replacement) / 40;
   }
-  WARN(over_rrsw << " " << paper_over_rrsw << " " << over_traversal);
+  CHECK(over_rrsw == Approx(1.106).margin(0.001));
+  CHECK(paper_over_rrsw == Approx(1.101).margin(0.001));
+  CHECK(over_traversal == Approx(1.088).margin(0.001));
 }
 
 }  // namespace exact_local_tests

@@ -1,7 +1,11 @@
 // Trees that drafters grow: EAGLE's against a literal reference, rank tables against their definition.
 #include <decant/core/random.hpp>
+#include <decant/core/softmax.hpp>
+#include <decant/sampling/process.hpp>
 #include <decant/speculative/eagle_tree.hpp>
 #include <decant/speculative/rank_tree.hpp>
+#include <decant/speculative/sampled_eagle.hpp>
+#include <decant/speculative/verify.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -40,7 +44,11 @@ std::map<Tokens, float> reference_tree(index_t vocab, const EagleOptions& o, boo
     std::vector<Node> found;
     for (const Node& n : frontier) {
       const auto logits = logits_after(n.path, vocab, flat);
-      const float total = log_sum_exp(best_isa(), logits.data(), vocab);
+      Cpu cpu;
+      sampling::LogitRow row;
+      sampling::RowStatus status{};
+      sampling::filter(cpu, {}, View<const float, 2>(logits.data(), 1, vocab), View<sampling::LogitRow, 1>(&row, 1),
+                       View<sampling::RowStatus, 1>(&status, 1));
       std::vector<std::int32_t> order(static_cast<std::size_t>(vocab));
       for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
       std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
@@ -50,7 +58,8 @@ std::map<Tokens, float> reference_tree(index_t vocab, const EagleOptions& o, boo
         const std::int32_t token = order[static_cast<std::size_t>(j)];
         Tokens path = n.path;
         path.push_back(token);
-        found.push_back({path, n.score + (logits[static_cast<std::size_t>(token)] - total)});
+        const double step = static_cast<double>(logits[static_cast<std::size_t>(token)]) - row.log_sum_exp;
+        found.push_back({path, n.score + static_cast<float>(step)});
       }
     }
     all.insert(all.end(), found.begin(), found.end());
@@ -68,8 +77,9 @@ std::map<Tokens, float> reference_tree(index_t vocab, const EagleOptions& o, boo
 
 TEST_CASE("EagleTree: grows what the algorithm's text says, ties included", "[speculative]") {
   for (const bool flat : {false, true}) {
-    for (const EagleOptions& o : {EagleOptions{}, EagleOptions{20, 3, 4}, EagleOptions{8, 0, 10}, EagleOptions{2, 5, 1}}) {
-      const index_t vocab = 23;
+    const EagleOptions shapes[] = {{}, {20, 3, 4}, {8, 0, 10}, {2, 5, 1}};
+    for (const EagleOptions& o : shapes) {
+      const index_t vocab = o.top_k == 4 ? 1500 : 23;  // more than four groups of 64 logits, or fewer
       std::vector<Tokens> forwarded;  // paths
       const auto forward = [&](View<const std::int32_t, 1> tokens, View<const std::int32_t, 1> parents,
                                View<float, 2> logits) {
@@ -90,7 +100,7 @@ TEST_CASE("EagleTree: grows what the algorithm's text says, ties included", "[sp
       Proposals none;
       drafter.draft({}, DraftBudget{100, 1000}, tree, none, DrawKey{});
       tree.finalize();
-      CHECK(well_formed(tree.view(), 23, 0));
+      CHECK(well_formed(tree.view(), static_cast<std::int32_t>(vocab), 0));
       std::map<Tokens, float> got;
       for (std::int32_t i = 1; i < tree.nodes(); ++i) {
         Tokens path;
@@ -181,6 +191,163 @@ TEST_CASE("RankTree: a node for every path, its token the head's by rank", "[spe
   CHECK_THROWS_AS((RankTree<decltype(forward)>(vocab, {{0}, {1, 0}}, forward)), ArgumentError);
   CHECK_THROWS_AS((RankTree<decltype(forward)>(vocab, {{0}, {0}}, forward)), ArgumentError);
   CHECK_THROWS_AS((RankTree<decltype(forward)>(vocab, {{9}}, forward)), ArgumentError);
+}
+
+/// A softmax row for what follows a token, or the root.
+std::vector<float> row_after(std::int32_t token, std::uint32_t seed, index_t vocab) {
+  std::vector<float> row;
+  for (index_t y = 0; y < vocab; ++y) {
+    row.push_back(3 * Philox{seed}.uniform(static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(token + 1)));
+  }
+  softmax(best_isa(), row.data(), vocab, row.data());
+  return row;
+}
+
+/// q after every node of a level: a row for each token, and for the root.
+struct RowPerToken {
+  index_t vocab;
+  bool operator()(const DraftTree& tree, std::int32_t first, std::int32_t last, View<float, 2> q) const {
+    for (std::int32_t i = first; i < last; ++i) {
+      const auto row = row_after(i == 0 ? -1 : tree.token(i), 1, vocab);
+      std::copy(row.begin(), row.end(), &q(i - first, 0));
+    }
+    return true;
+  }
+};
+
+TEST_CASE("SampledEagle: widths, rows, laws, and draws where paths are likely", "[speculative]") {
+  const auto check = [](auto law) {
+    constexpr Law L = decltype(law)::value;
+    const index_t vocab = 300;
+    const Tokens widths = {4, 6, 5};
+    SampledEagle<L, RowPerToken> drafter(vocab, widths, {vocab});
+    static_assert(Drafter<decltype(drafter)>);
+    for (std::uint32_t step = 0; step < 5; ++step) {
+      DraftTree tree;
+      Proposals proposals(vocab);
+      drafter.draft({}, DraftBudget{3, 13}, tree, proposals, DrawKey{Philox{2}, 0, step});
+      tree.finalize();
+      const TreeView t = tree.view();
+      REQUIRE(t.nodes == 14);  // the budget cuts the last level
+      CHECK(well_formed(t, 300, proposals.rows()));
+      std::int32_t first = 0, last = 1;
+      for (const std::int32_t width : {4, 6, 3}) {
+        std::vector<std::int32_t> draws(static_cast<std::size_t>(last - first));
+        for (std::int32_t d = 0; d < width; ++d) {
+          std::size_t best = 0;
+          const auto gain = [&](std::size_t i) {
+            return std::exp(static_cast<double>(tree.score(first + static_cast<std::int32_t>(i)))) / (1 + draws[i]);
+          };
+          for (std::size_t i = 1; i < draws.size(); ++i) best = gain(i) > gain(best) ? i : best;
+          ++draws[best];
+        }
+        for (std::int32_t i = first; i < last; ++i) {
+          CHECK(t.children[i] == draws[static_cast<std::size_t>(i - first)]);
+          if (t.children[i] == 0) continue;
+          CHECK(t.law[i] == L);
+          const auto q = row_after(i == 0 ? -1 : tree.token(i), 1, vocab);
+          const auto kept = proposals.view();
+          CHECK(std::equal(q.begin(), q.end(), &kept(t.q_row[i], 0)));
+          auto order = q;
+          std::sort(order.rbegin(), order.rend());
+          double rest = 1;
+          for (std::int32_t j = 0; j < t.children[i]; ++j) {
+            const std::int32_t child = t.first_child[i] + j;
+            const float own = q[static_cast<std::size_t>(tree.token(child))];
+            CHECK(tree.score(child) == Approx(tree.score(i) + std::log(own)));
+            if (L != Law::greedy_plus_one || j == 0) continue;
+            CHECK(own == order[static_cast<std::size_t>(j - 1)]);
+            rest -= static_cast<double>(own);
+          }
+          CHECK(t.rest[i] == Approx(L == Law::greedy_plus_one ? rest : 0.0).margin(1e-5));
+        }
+        first = last;
+        last += width;
+      }
+    }
+    CHECK_THROWS_AS((SampledEagle<L, RowPerToken>(vocab, {4, 0}, {vocab})), ArgumentError);
+    CHECK_THROWS_AS((SampledEagle<L, RowPerToken>(vocab, {1000, 24}, {vocab})), ArgumentError);
+  };
+  check(std::integral_constant<Law, Law::without_replacement>{});
+  check(std::integral_constant<Law, Law::greedy_plus_one>{});
+}
+
+TEST_CASE("RemainingMass: draws what is left, and nothing where nothing is", "[speculative]") {
+  std::vector<float> weights(700, 0.0f);
+  weights[3] = 1;
+  weights[300] = 2;
+  weights[699] = 1;
+  decant::speculative::detail::RemainingMass left;
+  left.load(View<const float, 1>(weights));
+  CHECK(left.total() == 4);
+  CHECK(left.draw(0) == 3);
+  CHECK(left.draw(0.2499) == 3);
+  CHECK(left.draw(0.25) == 300);
+  CHECK(left.draw(0.7499) == 300);
+  CHECK(left.draw(0.75) == 699);
+  CHECK(left.largest() == 300);
+  left.remove(300);
+  CHECK(left.largest() == 3);
+  CHECK(left.draw(0.499) == 3);
+  CHECK(left.draw(0.5) == 699);
+  left.remove(3);
+  CHECK(left.draw(0) == 699);
+  left.remove(699);
+  CHECK(left.draw(0.5) == -1);
+  CHECK(left.largest() == -1);
+}
+
+TEST_CASE("SampledEagle: two tokens of a verified step have the target's law", "[speculative][statistics]") {
+  // Fifteen degrees of freedom: above 55 once in 600,000 seeds.
+  constexpr index_t vocab = 4;
+  constexpr int steps = 20000;
+  const auto check = [](auto law) {
+    constexpr Law L = decltype(law)::value;
+    SampledEagle<L, RowPerToken> drafter(vocab, {2, 3}, {vocab});
+    Cpu cpu;
+    std::vector<std::vector<float>> p;  // after the root, then after each token
+    for (std::int32_t token = -1; token < vocab; ++token) p.push_back(row_after(token, 9, vocab));
+    std::vector<int> counts(16);
+    for (std::uint32_t step = 0; step < steps; ++step) {
+      const DrawKey key{Philox{4}, 0, step};
+      DraftTree tree;
+      Proposals proposals(vocab);
+      drafter.draft({}, DraftBudget{2, 5}, tree, proposals, key);
+      tree.finalize();
+      DraftForest forest;
+      forest.add(tree.view());
+      std::vector<float> target;
+      for (std::int32_t i = 0; i < tree.nodes(); ++i) {
+        const auto& row = p[static_cast<std::size_t>(i == 0 ? 0 : tree.token(i) + 1)];
+        target.insert(target.end(), row.begin(), row.end());
+      }
+      std::int32_t tokens[3], nodes[2], length = 0;
+      Status status{};
+      verify(cpu, UniVer{}, forest.view(), ProbabilityRows(target.data(), tree.nodes(), vocab), proposals.view(),
+             DrawKeys{Philox{4}, {}, View<const std::uint32_t, 1>(&step, 1)},
+             Accepted{View<std::int32_t, 2>(tokens, 1, 3), View<std::int32_t, 2>(nodes, 1, 2),
+                      View<std::int32_t, 1>(&length, 1), View<Status, 1>(&status, 1)});
+      REQUIRE(status == Status::ok);
+      std::int32_t second = tokens[1];
+      if (length == 0) {  // the next step's first token
+        double u = key.uniform(77, Stream::mixture);
+        const float* const row = p[static_cast<std::size_t>(tokens[0] + 1)].data();
+        for (second = 0; second + 1 < vocab && u >= static_cast<double>(row[second]); ++second) {
+          u -= static_cast<double>(row[second]);
+        }
+      }
+      ++counts[static_cast<std::size_t>(tokens[0] * vocab + second)];
+    }
+    double chi = 0;
+    for (std::size_t i = 0; i < 16; ++i) {
+      const double expected = steps * static_cast<double>(p[0][i / 4]) * static_cast<double>(p[1 + i / 4][i % 4]);
+      chi += (counts[i] - expected) * (counts[i] - expected) / expected;
+    }
+    INFO(name(L));
+    CHECK(chi < 55);
+  };
+  check(std::integral_constant<Law, Law::without_replacement>{});
+  check(std::integral_constant<Law, Law::greedy_plus_one>{});
 }
 
 }  // namespace grown_tree_tests

@@ -319,7 +319,8 @@ TEST_CASE("PARSE: layouts that do not fit are refused", "[speculative]") {
   std::vector<std::uint8_t> few(3);
   CHECK_THROWS_AS(parse_bits(pass, few), ArgumentError);
   CHECK_THROWS_AS(parse_grid(10, 0), ArgumentError);
-  CHECK_THROWS_AS(parse_delimited(View<const std::int32_t, 1>(), [](std::int32_t) { return true; }, 8, 7), ArgumentError);
+  const auto always = [](std::int32_t) { return true; };
+  CHECK_THROWS_AS(parse_delimited(View<const std::int32_t, 1>(), always, 8, 7), ArgumentError);
 }
 
 TEST_CASE("PARSE: rows and seconds", "[speculative]") {

@@ -1,5 +1,6 @@
 // verify() on the CPU: laws by statistics, bits across instruction sets, threads, batches and ways to evaluate, statuses.
-#include <decant/core/softmax.hpp>
+#include <decant/sampling/draw.hpp>
+#include <decant/sampling/process.hpp>
 #include <decant/speculative/draft_tree.hpp>
 #include <decant/speculative/drafter.hpp>
 #include <decant/speculative/verify.hpp>
@@ -93,7 +94,7 @@ TEST_CASE("verify: every instruction set gives the same bits", "[speculative]") 
   // 1024, 4096 and more tokens: whole tiles, a part of one, listed tokens in several.
   for (const index_t vocab : {7, 1024, 2500, 4096}) {
     const Models models{vocab, Philox{static_cast<std::uint64_t>(vocab)}};
-    each_verifier([&](const auto& v, const std::vector<std::int32_t>& branching, Law law) {
+    const auto check = [&](const auto& v, const std::vector<std::int32_t>& branching, Law law) {
       if (vocab == 7 && law == Law::deterministic) return;
       for (std::uint32_t s = 0; s < 6; ++s) {
         const Problem x = drafted(models, branching, law, s);
@@ -108,8 +109,134 @@ TEST_CASE("verify: every instruction set gives the same bits", "[speculative]") 
           CHECK(run(cpu, v, x, s) == expected);
         }
       }
-    });
+    };
+    each_verifier(check);
+    each_other_verifier(check);
   }
+}
+
+TEST_CASE("verify: from logits it emits what it emits from their probabilities", "[speculative]") {
+  for (const index_t vocab : {70, 2500}) {
+    const Philox random{static_cast<std::uint64_t>(vocab)};
+    const auto check = [&](const auto& v, const std::vector<std::int32_t>& branching, Law law) {
+      for (std::uint32_t s = 0; s < 4; ++s) {
+        Problem x = drafted(Models{vocab, random}, branching, law, s);
+        const index_t nodes = x.tree.nodes();
+        std::vector<float> logits;
+        for (const float p : x.p) logits.push_back(std::log(p + 1e-9f));
+        std::vector<sampling::LogitRow> rows(static_cast<std::size_t>(nodes));
+        std::vector<sampling::RowStatus> status(rows.size(), sampling::RowStatus::ok);
+        Cpu cpu;
+        const View<const float, 2> view(logits.data(), nodes, vocab);
+        filter(cpu, sampling::Processing{.temperature = s == 3 ? 0.0f : 0.8f, .top_k = 40}, view,
+               View<sampling::LogitRow, 1>(rows), View<sampling::RowStatus, 1>(status));
+        const sampling::LogitRows target{view, View<const sampling::LogitRow, 1>(rows)};
+        materialise(cpu, target, View<const sampling::RowStatus, 1>(status), View<float, 2>(x.p.data(), nodes, vocab));
+        const Results expected = run(cpu, v, x, s);
+        REQUIRE(expected.status[0] == Status::ok);
+        for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+          if (isa > best_isa()) continue;
+          cpu.set_isa(isa);
+          DraftForest forest;
+          forest.add(x.tree.view());
+          Results r(1, x.tree.depth());
+          verify(cpu, v, forest.view(), target, x.q.view(),
+                 DrawKeys{Philox{1}, {}, View<const std::uint32_t, 1>(&s, 1)}, r.view());
+          CHECK(r == expected);
+        }
+      }
+    };
+    each_verifier(check);
+    each_other_verifier(check);
+  }
+}
+
+TEST_CASE("GumbelCoupled: emits what plain racing would, whatever is drafted, and agrees as the closed form says",
+          "[speculative]") {
+  const Models models{30, Philox{111}, 0};
+  std::vector<float> rows(60);
+  models.fill(rows.data(), rows.data() + 30, 0, 0);
+  double agreement = 0;
+  for (std::size_t x = 0; x < 30; ++x) {
+    double sum = 0;
+    for (std::size_t y = 0; y < 30; ++y) {
+      sum += std::max(static_cast<double>(rows[y]) / static_cast<double>(rows[x]),
+                      static_cast<double>(rows[30 + y]) / static_cast<double>(rows[30 + x]));
+    }
+    agreement += 1 / sum;
+  }
+  Cpu cpu;
+  int accepted = 0;
+  constexpr int steps = 4000;
+  for (int s = 0; s < steps; ++s) {
+    const auto step = static_cast<std::uint32_t>(4 * s);
+    const auto race_of = [&](const float* row, std::uint32_t at) {
+      std::int32_t token = -1;
+      sampling::RowStatus status = sampling::RowStatus::ok;
+      sampling::race(cpu, View<const float, 2>(row, 1, 30), DrawKeys{Philox{1}, {}, View<const std::uint32_t, 1>(&at, 1)},
+           {View<std::int32_t, 1>(&token, 1), View<sampling::RowStatus, 1>(&status, 1)});
+      return token;
+    };
+    Problem x = drafted(models, {1, 1}, Law::deterministic, step, rows);
+    DraftTree tree;  // a drafter that races its own distribution with the same noise
+    tree.push_child(tree.push_child(0, race_of(rows.data() + 30, step), 0), race_of(rows.data() + 30, step + 1), 0);
+    tree.finalize();
+    x.tree = tree;
+    const Results r = run(cpu, GumbelCoupled{}, x, step);
+    REQUIRE(r.status[0] == Status::ok);
+    for (std::int32_t i = 0; i <= r.length[0]; ++i) {
+      CHECK(r.tokens[static_cast<std::size_t>(i)] == race_of(rows.data(), step + static_cast<std::uint32_t>(i)));
+    }
+    accepted += r.length[0] >= 1 ? 1 : 0;
+  }
+  // Within 5 standard errors: a false alarm once in 1.7 million seeds.
+  CHECK(std::abs(accepted - steps * agreement) < 5 * std::sqrt(steps * agreement * (1 - agreement)));
+}
+
+TEST_CASE("lossy verifiers: their thresholds by brute force, and their ends", "[speculative]") {
+  Cpu cpu;
+  const Models models{50, Philox{121}, 0.3};
+  for (std::uint32_t s = 0; s < 80; ++s) {
+    const Problem x = drafted(models, {3, 2, 2}, Law::iid, s);
+    const auto p = [&](std::int32_t node, std::int32_t token) {
+      return static_cast<double>(x.p[static_cast<std::size_t>(node * 50 + token)]);
+    };
+    const auto longest = [&](const auto& stands) {
+      std::vector<bool> ok(static_cast<std::size_t>(x.tree.nodes()), true);
+      std::int32_t best = 0;
+      for (std::int32_t i = 1; i < x.tree.nodes(); ++i) {
+        const std::int32_t parent = x.tree.parent(i);
+        ok[static_cast<std::size_t>(i)] = ok[static_cast<std::size_t>(parent)] && stands(parent, x.tree.token(i));
+        if (ok[static_cast<std::size_t>(i)] && x.tree.depth(i) > x.tree.depth(best)) best = i;
+      }
+      return best;
+    };
+    const auto end_of = [&](const Results& r) {
+      return r.length[0] == 0 ? 0 : r.nodes[static_cast<std::size_t>(r.length[0] - 1)];
+    };
+    const auto rank = [&](std::int32_t node, std::int32_t token) {
+      int likelier = 0;
+      for (std::int32_t y = 0; y < 50; ++y) likelier += p(node, y) > p(node, token) ? 1 : 0;
+      return likelier;
+    };
+    for (const TypicalAcceptance v : {TypicalAcceptance{}, TypicalAcceptance{0.3f, 1.0f}}) {
+      CHECK(end_of(run(cpu, v, x, s)) == longest([&](std::int32_t node, std::int32_t token) {
+              double entropy = 0;
+              for (std::int32_t y = 0; y < 50; ++y) entropy -= p(node, y) > 0 ? p(node, y) * std::log(p(node, y)) : 0;
+              return (node == 0 && rank(node, token) == 0) ||
+                     p(node, token) > std::min<double>(v.epsilon, v.delta * std::exp(-entropy));
+            }));
+    }
+    CHECK(end_of(run(cpu, TypicalAcceptance{0}, x, s)) ==
+          longest([&](std::int32_t node, std::int32_t token) { return p(node, token) > 0; }));
+    for (const std::int32_t k : {1, 4}) {
+      CHECK(end_of(run(cpu, TopKAcceptance{k}, x, s)) ==
+            longest([&](std::int32_t node, std::int32_t token) { return rank(node, token) < k; }));
+    }
+    CHECK(run(cpu, TopKAcceptance{50}, x, s).length[0] == 3);
+  }
+  CHECK_THROWS_AS(validate(TypicalAcceptance{2}), ArgumentError);
+  CHECK_THROWS_AS(validate(TopKAcceptance{0}), ArgumentError);
 }
 
 TEST_CASE("verify: passes give the same bits on every instruction set", "[speculative]") {
@@ -122,7 +249,7 @@ TEST_CASE("verify: passes give the same bits on every instruction set", "[specul
   }
   const Exception<double> listed[] = {{3, 0, 0}, {64, .7, .1}, {70, .7, .2}, {2047, 0, 0}, {2048, .7, .3}, {5200, 0, 0}};
   const Residual<double> residual{0, 0, .7, .4, 0, listed, 6};
-  const View<const float, 2> rows_p(p.data(), 1, vocab), rows_q(q.data(), 1, vocab);
+  const View<const float, 2> rows_q(q.data(), 1, vocab);
   PassSums<double> first;
   double left = 0, over = 0, drawn = 0;
   for (index_t y = 0; y < vocab; ++y) {
@@ -137,7 +264,7 @@ TEST_CASE("verify: passes give the same bits on every instruction set", "[specul
   for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
     if (isa > best_isa()) continue;
     std::vector<float> totals(6), fresh(6);
-    FloatRows rows(isa, rows_p, 0, rows_q, static_cast<std::int32_t>(vocab), totals.data());
+    FloatRows rows(isa, ProbabilitySource{p.data(), vocab}, rows_q, static_cast<std::int32_t>(vocab), totals.data());
     const PassSums<double> sums = rows.pass(residual, .5, 4000);
     CHECK(sums.left == Approx(left).epsilon(1e-6));
     CHECK(sums.over == Approx(over).epsilon(1e-6));
@@ -147,7 +274,7 @@ TEST_CASE("verify: passes give the same bits on every instruction set", "[specul
     CHECK(sums.over == first.over);
     CHECK(sums.drawn == first.drawn);
     // The draw that follows a pass is the draw without one.
-    FloatRows again(isa, rows_p, 0, rows_q, static_cast<std::int32_t>(vocab), fresh.data());
+    FloatRows again(isa, ProbabilitySource{p.data(), vocab}, rows_q, static_cast<std::int32_t>(vocab), fresh.data());
     const Exception<double> later[] = {{3, 0, 0}, {64, .7, .1}, {70, 0, 0}, {2047, 0, 0}, {2048, .7, .3}, {5200, 0, 0}};
     for (double u = 0; u < 1; u += 1 / 64.) {
       rows.pass(residual, .5, 4000);

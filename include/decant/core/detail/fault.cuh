@@ -52,6 +52,8 @@ enum class Fault : std::uint8_t {
   cascade,           // a plan of shared prefixes that was not uploaded, or names tokens that the cache does not hold
   tree,              // a parent in a draft tree that does not come before its child; index: the child
   weights,           // weights or importance that are not finite; index: a row, or with head 1 a column of the importance
+  model,             // a chosen model that the ensemble does not have; index: the request
+  path,              // an accepted path that is none of its tree, or without rows in the cache; index: the request
 };
 
 __device__ inline void report(FaultWord* word, Fault kind, index_t layer, index_t head, index_t index) {
@@ -101,6 +103,8 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"attention::attend", "plan", "an uploaded plan, of sequences and tokens that the cache holds"},
       {"attention::TreeMask", "parents", "-1 or an earlier token of the same sequence"},
       {"quant::quantize", "w", "finite weights, and importance that is finite and at least 0"},
+      {"sampling::group", "chosen", "models of the ensemble"},
+      {"speculative::keep_path", "paths", "ascending nodes of a tree that the sequence has rows for"},
   };
   const auto kind = static_cast<std::size_t>(word >> 56);
   const Text text = kind < sizeof texts / sizeof texts[0] ? texts[kind] : Text{"Cuda", "fault", "a known fault"};

@@ -31,6 +31,7 @@ struct LogitTerm {
   /// Whether all of [first, last) is below the cutoff.
   DECANT_INLINE bool none(index_t first, index_t last) const {
     const float cutoff = row.cutoff;
+    if (!(cutoff > -__builtin_huge_valf())) return false;
     std::int32_t any[64] = {};
     index_t i = first;
     for (; i + 64 <= last; i += 64) {

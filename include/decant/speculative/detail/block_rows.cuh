@@ -15,6 +15,10 @@
 #include "../../core/detail/device.cuh"
 #include "../../core/row_sum.cuh"
 #include "../../core/view.hpp"
+#include "../../sampling/draw.cuh"
+#include "../../sampling/probability.hpp"
+#include "../keys.hpp"
+#include "longest_path.hpp"
 #include "residual.hpp"
 #include "residual_tile.hpp"
 
@@ -77,16 +81,36 @@ class BlockRows {
   /// Sum of min(q, p / rho).
   __device__ double overlap(std::int32_t node, std::int32_t q_row, double rho) {
     const auto inverse = static_cast<float>(1 / rho);
-    const auto term = [&](index_t y) {
+    return sum_of([&](index_t y) {
       const float q = q_at(q_row, static_cast<std::int32_t>(y));
       const float p = __fmul_rn(p_.at(node, static_cast<std::int32_t>(y)), inverse);
       return q < p ? q : p;
-    };
-    last_.valid = false;
-    const double all = block_tile_totals(term, vocab_, totals_);
-    if (!(all - all == 0)) bad_ = true;
-    __syncthreads();
-    return all;
+    });
+  }
+
+  /// In nats.
+  __device__ double entropy(std::int32_t node) {
+    return sum_of([&](index_t y) { return entropy_term(p_.at(node, static_cast<std::int32_t>(y))); });
+  }
+
+  /// How many tokens are likelier, and with `ties` those as likely that come before.
+  __device__ std::int32_t rank(std::int32_t node, std::int32_t token, bool ties) {
+    const float own = p_.at(node, token);
+    return static_cast<std::int32_t>(sum_of([&](index_t y) {
+      const float p = p_.at(node, static_cast<std::int32_t>(y));
+      return p > own || (ties && p == own && y < token) ? 1.0f : 0.0f;
+    }));
+  }
+
+  /// The token that wins the race p / E; -1: none has mass.
+  __device__ std::int32_t race(std::int32_t node, const DrawKey& key) {
+    __shared__ double doubles[32];
+    __shared__ std::int32_t ints[32];
+    std::int32_t token = -1;
+    const auto term = [&](index_t y) { return p_.at(node, static_cast<std::int32_t>(y)); };
+    const auto status = sampling::detail::block_race(term, vocab_, key, doubles, ints, token);
+    if (status == sampling::RowStatus::bad_row) bad_ = true;
+    return token;
   }
 
   /// The first token whose cumulated A exceeds u times the sum of A; rounding aside, the last with mass; -1: none has.
@@ -119,6 +143,14 @@ class BlockRows {
   }
 
  private:
+  template <class Term>
+  __device__ double sum_of(const Term& term) {
+    last_.valid = false;
+    const double all = block_tile_totals(term, vocab_, totals_);
+    if (!(all - all == 0)) bad_ = true;
+    return all;
+  }
+
   /// A, as a draw adds it up.
   struct DrawTerm {
     const BlockRows& rows;
@@ -181,6 +213,17 @@ class BlockRows {
   float* totals_;
   Pass last_{};
   bool bad_ = false;
+};
+
+/// Target rows from logits, the tree's first one at `logits` and `rows`.
+struct LogitTarget {
+  const float* logits;
+  index_t stride;
+  const sampling::LogitRow* rows;
+
+  __device__ float at(std::int32_t node, std::int32_t token) const {
+    return sampling::probability(rows[node], token, logits[node * stride + token]);
+  }
 };
 
 /// Rows of probabilities, the tree's first one at `rows`.

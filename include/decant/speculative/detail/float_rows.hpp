@@ -1,5 +1,6 @@
-// decant: the rows of a walk (walk.hpp) on the CPU: fp32 rows of probabilities, passes over tiles on the instruction set
-// of the context. A pass keeps the tiles' totals, so that the draw that follows it reads one tile more.
+// decant: the rows of a walk (walk.hpp) on the CPU: target probabilities in fp32, in memory or from logits a tile at a
+// time; passes over tiles on the instruction set of the context. A pass keeps the tiles' totals, so that the draw that
+// follows it reads one tile more.
 #ifndef DECANT_SPECULATIVE_DETAIL_FLOAT_ROWS_HPP
 #define DECANT_SPECULATIVE_DETAIL_FLOAT_ROWS_HPP
 
@@ -7,6 +8,10 @@
 
 #include "../../core/simd.hpp"
 #include "../../core/view.hpp"
+#include "../../sampling/draw.hpp"
+#include "../../sampling/process.hpp"
+#include "../keys.hpp"
+#include "longest_path.hpp"
 #include "residual.hpp"
 #include "residual_tile.hpp"
 #include "residual_tile_avx2.hpp"
@@ -26,43 +31,74 @@ inline TileSums pass_tile(Isa isa, const TilePass& t) {
   return pass_tile_portable(t);
 }
 
-DECANT_UNFUSED inline float draw_tile_portable(const DrawTerm& t, index_t first, index_t last) {
-  return ::decant::detail::tile_total(t, first, last);
+DECANT_UNFUSED inline float draw_tile_portable(const DrawTerm& t, index_t last) {
+  return ::decant::detail::tile_total(t, t.first, last);
 }
 
-/// The total of [first, last), at most a tile.
-inline float draw_tile(Isa isa, const DrawTerm& row, index_t first, index_t last) {
-  const DrawTerm t = row.within(first, last);
+/// The total of tokens from t.first to `last`, at most a tile.
+inline float draw_tile(Isa isa, const DrawTerm& t, index_t last) {
 #if DECANT_X86
-  if (last - first == row_tile && t.floor == 0 && t.count == 0) {
-    if (isa == Isa::avx512) return t.cut == 0 ? draw_tile_avx512<false>(t, first) : draw_tile_avx512<true>(t, first);
-    if (isa == Isa::avx2) return t.cut == 0 ? draw_tile_avx2<false>(t, first) : draw_tile_avx2<true>(t, first);
+  if (last - t.first == row_tile && t.floor == 0 && t.count == 0) {
+    if (isa == Isa::avx512) return t.cut == 0 ? draw_tile_avx512<false>(t) : draw_tile_avx512<true>(t);
+    if (isa == Isa::avx2) return t.cut == 0 ? draw_tile_avx2<false>(t) : draw_tile_avx2<true>(t);
   }
 #else
   (void)isa;
 #endif
-  return draw_tile_portable(t, first, last);
+  return draw_tile_portable(t, last);
 }
 
+/// Target rows of probabilities; the tree's first one at `rows`.
+struct ProbabilitySource {
+  const float* rows;
+  index_t stride;
+
+  float at(std::int32_t node, index_t token) const { return rows[node * stride + token]; }
+  /// The probabilities of tokens [first, last), at most a tile, until the next call.
+  const float* tile(std::int32_t node, index_t first, index_t) const { return rows + node * stride + first; }
+};
+
+/// The same law from logits: a tile at a time goes through `buffer` [1024].
+struct LogitSource {
+  Isa isa;
+  const float* logits;
+  index_t stride;
+  const sampling::LogitRow* rows;
+  float* buffer;
+
+  float at(std::int32_t node, index_t token) const {
+    return sampling::probability(rows[node], static_cast<std::int32_t>(token), logits[node * stride + token]);
+  }
+  const float* tile(std::int32_t node, index_t first, index_t last) const {
+    const sampling::LogitRow& row = rows[node];
+    if (row.top >= 0) {
+      for (index_t i = first; i < last; ++i) buffer[i - first] = i == row.top ? 1.0f : 0.0f;
+    } else {
+      sampling::detail::probabilities_of_row(isa, row, logits + node * stride + first, last - first, buffer);
+    }
+    return buffer;
+  }
+};
+
 /// One tree's. totals: [row_tiles(vocab)].
+template <class Source>
 class FloatRows {
  public:
-  FloatRows(Isa isa, View<const float, 2> p, index_t first, View<const float, 2> q, std::int32_t vocab, float* totals)
-      : isa_(isa), p_(p.data() + first * p.stride(0)), p_stride_(p.stride(0)), q_(q), vocab_(vocab), totals_(totals) {}
+  FloatRows(Isa isa, const Source& p, View<const float, 2> q, std::int32_t vocab, float* totals)
+      : isa_(isa), p_(p), q_(q), vocab_(vocab), totals_(totals) {}
 
-  double target(std::int32_t node, std::int32_t token) { return checked(p_row(node)[token]); }
+  double target(std::int32_t node, std::int32_t token) { return checked(p_.at(node, token)); }
   double draft(std::int32_t row, std::int32_t token) { return checked(q_row(row)[token]); }
   bool bad() const { return bad_; }
 
   PassSums<double> pass(const Residual<double>& residual, double step, std::int32_t skip) {
-    const index_t tiles = row_tiles(vocab_);
-    const float* const p = p_row(residual.node);
     const float* const q = q_row(residual.q_row);
-    TilePass t{PassScalars::of(residual, step), p, q, 0, vocab_, residual.exceptions, residual.count, 0, skip};
+    TilePass t{PassScalars::of(residual, step), nullptr, nullptr, 0, vocab_, residual.exceptions, residual.count, 0,
+               skip};
     PassSums<double> all;
-    for (index_t tile = 0; tile < tiles; ++tile) {
+    for (index_t tile = 0; tile < row_tiles(vocab_); ++tile) {
       t.first = static_cast<std::int32_t>(tile * row_tile);
-      t.p = p + t.first;
+      t.p = p_.tile(residual.node, t.first, end(tile));
       t.q = q + t.first;
       while (t.at < t.count && t.exceptions[t.at].token < t.first) ++t.at;
       const TileSums sums = pass_tile(isa_, t);
@@ -80,47 +116,95 @@ class FloatRows {
 
   /// Sum of min(q, p / rho).
   double overlap(std::int32_t node, std::int32_t row, double rho) {
-    const OverlapTerm term{p_row(node), q_row(row), static_cast<float>(1 / rho)};
-    last_.valid = false;
-    const double all = tile_totals(isa_, term, vocab_, totals_);
-    require_finite(all);
-    return all;
+    const auto inverse = static_cast<float>(1 / rho);
+    return sum_of(node, [&](index_t y, float p) {
+      const float scaled = ::decant::detail::rounded_product(p, inverse);
+      const float q = q_row(row)[y];
+      return q < scaled ? q : scaled;
+    });
+  }
+
+  /// In nats.
+  double entropy(std::int32_t node) {
+    return sum_of(node, [](index_t, float p) { return entropy_term(p); });
+  }
+
+  /// How many tokens are likelier, and with `ties` those as likely that come before.
+  std::int32_t rank(std::int32_t node, std::int32_t token, bool ties) {
+    const float own = p_.at(node, token);
+    return static_cast<std::int32_t>(
+        sum_of(node, [&](index_t y, float p) { return p > own || (ties && p == own && y < token) ? 1.0f : 0.0f; }));
   }
 
   /// The first token whose cumulated A exceeds u times the sum of A; rounding aside, the last with mass; -1: none has.
   std::int32_t draw(const Residual<double>& residual, double u) {
-    const auto cut = static_cast<float>(residual.cut);
-    // Without a cut listed tokens have none either.
-    const DrawTerm term{static_cast<float>(residual.scale), cut, static_cast<float>(residual.floor),
-                        p_row(residual.node),               cut == 0 ? nullptr : q_row(residual.q_row),
-                        residual.exceptions,                residual.count};
-    const bool ready = last_.valid && term.floor == 0 && last_.node == residual.node &&
-                       last_.q_row == residual.q_row && last_.scale == term.scale && last_.cut == cut;
+    const Pass now{residual.node, residual.q_row, static_cast<float>(residual.scale), static_cast<float>(residual.cut),
+                   true};
+    const bool ready = last_.valid && residual.floor == 0 && last_.node == now.node && last_.q_row == now.q_row &&
+                       last_.scale == now.scale && last_.cut == now.cut;
     last_.valid = false;
     double all = 0;
     for (index_t tile = 0; tile < row_tiles(vocab_); ++tile) {
-      const index_t first = tile * row_tile;
-      const index_t last = first + row_tile < vocab_ ? first + row_tile : vocab_;
-      if (!ready || term.within(first, last).count > 0) totals_[tile] = draw_tile(isa_, term, first, last);
+      if (!ready || listed(residual, tile).count > 0) {
+        totals_[tile] = draw_tile(isa_, term_of(residual, tile), end(tile));
+      }
       all += static_cast<double>(totals_[tile]);
     }
     require_finite(all);
     if (bad_ || !(all > 0)) return -1;
-    return static_cast<std::int32_t>(draw_index(term, vocab_, totals_, all, u));
+    const RowPlace place = find_tile(totals_, row_tiles(vocab_), u * all);
+    const DrawTerm term = term_of(residual, place.tile);
+    return static_cast<std::int32_t>(find_in_tile(term, term.first, end(place.tile), place.rest));
+  }
+
+  /// The token that wins the race p / E; -1: none has mass.
+  std::int32_t race(std::int32_t node, const DrawKey& key) {
+    const auto term = [&](index_t y) { return p_.at(node, y); };
+    std::int32_t token = -1;
+    if (sampling::detail::race_row(term, vocab_, key, token) == sampling::RowStatus::bad_row) bad_ = true;
+    return token;
   }
 
  private:
-  struct OverlapTerm {
-    const float* p;
-    const float* q;
-    float inverse;
-    DECANT_INLINE float operator()(index_t i) const {
-      const float scaled = ::decant::detail::rounded_product(p[i], inverse);
-      return q[i] < scaled ? q[i] : scaled;
-    }
-  };
+  index_t end(index_t tile) const { return (tile + 1) * row_tile < vocab_ ? (tile + 1) * row_tile : vocab_; }
 
-  const float* p_row(std::int32_t node) const { return p_ + node * p_stride_; }
+  /// The exceptions in a tile.
+  struct Listed {
+    const Exception<double>* exceptions;
+    std::int32_t count;
+  };
+  Listed listed(const Residual<double>& residual, index_t tile) const {
+    Listed l{residual.exceptions, 0};
+    const Exception<double>* const last = residual.exceptions + residual.count;
+    while (l.exceptions < last && l.exceptions->token < tile * row_tile) ++l.exceptions;
+    while (l.exceptions + l.count < last && l.exceptions[l.count].token < end(tile)) ++l.count;
+    return l;
+  }
+  DrawTerm term_of(const Residual<double>& residual, index_t tile) const {
+    const index_t first = tile * row_tile;
+    const auto cut = static_cast<float>(residual.cut);
+    const Listed l = listed(residual, tile);
+    // Without a cut listed tokens have none either.
+    return {static_cast<float>(residual.scale), cut, static_cast<float>(residual.floor),
+            p_.tile(residual.node, first, end(tile)), cut == 0 ? nullptr : q_row(residual.q_row) + first, first,
+            l.exceptions, l.count};
+  }
+
+  /// The sum of term(token, p) over a row.
+  template <class Term>
+  DECANT_UNFUSED double sum_of(std::int32_t node, const Term& term) {
+    last_.valid = false;
+    double all = 0;
+    for (index_t tile = 0; tile < row_tiles(vocab_); ++tile) {
+      const index_t first = tile * row_tile;
+      const float* const p = p_.tile(node, first, end(tile));
+      all += static_cast<double>(
+          ::decant::detail::tile_total([&](index_t y) { return term(y, p[y - first]); }, first, end(tile)));
+    }
+    require_finite(all);
+    return all;
+  }
+
   const float* q_row(std::int32_t row) const { return q_.data() + row * q_.stride(0); }
 
   double checked(float x) {
@@ -141,8 +225,7 @@ class FloatRows {
   };
 
   Isa isa_;
-  const float* p_;
-  index_t p_stride_;
+  Source p_;
   View<const float, 2> q_;
   std::int32_t vocab_;
   float* totals_;

@@ -33,6 +33,17 @@ struct PhiloxChoices {
   }
 };
 
+/// The target's tokens by the race of Gumbel coupling, keyed by the step and the token alone.
+struct RaceChoices : PhiloxChoices {
+  DECANT_HD_AS_ARGUMENTS
+  template <class Rows>
+  DECANT_HD std::int32_t emit_next(Rows& rows, const Residual<double>& target, std::int32_t depth) const {
+    DrawKey later = key;
+    later.step += static_cast<std::uint32_t>(depth);
+    return rows.race(target.node, later);
+  }
+};
+
 }  // namespace decant::speculative::detail
 
 #endif

@@ -85,36 +85,26 @@ DECANT_UNFUSED inline TileSums pass_tile_portable(const TilePass& t) {
   return {fold_lanes(left), fold_lanes(over), fold_lanes(drawn)};
 }
 
-/// A over a row, as a draw adds it up; q may be null where every cut is 0.
+/// A, as a draw adds it up, of tokens from `first` on; q may be null where every cut is 0.
 struct DrawTerm {
   float scale;
   float cut;
   float floor;
-  const float* p;
+  const float* p;  // of token `first`
   const float* q;
+  index_t first;
   const Exception<double>* exceptions;
   std::int32_t count;
 
   float operator()(index_t token) const {
-    const float q_token = q ? q[token] : 0.0f;
+    const float p_token = p[token - first];
+    const float q_token = q ? q[token - first] : 0.0f;
     for (std::int32_t i = 0; i < count; ++i) {
       const Exception<double>& e = exceptions[i];
       if (e.token != token) continue;
-      return draw_term(static_cast<float>(e.scale), static_cast<float>(e.cut), 0.0f, p[token], q_token);
+      return draw_term(static_cast<float>(e.scale), static_cast<float>(e.cut), 0.0f, p_token, q_token);
     }
-    return draw_term(scale, cut, floor, p[token], q_token);
-  }
-  /// The listed tokens of [first, last) alone.
-  DrawTerm within(index_t first, index_t last) const {
-    DrawTerm t = *this;
-    while (t.count > 0 && t.exceptions->token < first) {
-      ++t.exceptions;
-      --t.count;
-    }
-    std::int32_t inside = 0;
-    while (inside < t.count && t.exceptions[inside].token < last) ++inside;
-    t.count = inside;
-    return t;
+    return draw_term(scale, cut, floor, p_token, q_token);
   }
 };
 

@@ -82,7 +82,7 @@ DECANT_TARGET_AVX2 inline TileSums pass_tile_avx2(const TilePass& t) {
 
 /// The total of a whole tile without listed tokens or a floor.
 template <bool WithQ>
-DECANT_TARGET_AVX2 inline float draw_tile_avx2(const DrawTerm& t, index_t first) {
+DECANT_TARGET_AVX2 inline float draw_tile_avx2(const DrawTerm& t) {
   const __m256 scale = _mm256_set1_ps(t.scale);
   const __m256 cut = _mm256_set1_ps(t.cut);
   const __m256 zero = _mm256_setzero_ps();
@@ -90,8 +90,8 @@ DECANT_TARGET_AVX2 inline float draw_tile_avx2(const DrawTerm& t, index_t first)
   for (std::int32_t group = 0; group < tile_size; group += tile_lanes) {
     DECANT_UNROLL
     for (std::int32_t k = 0; k < 8; ++k) {
-      __m256 d = product_avx2(scale, _mm256_loadu_ps(t.p + first + group + 8 * k));
-      if constexpr (WithQ) d = _mm256_sub_ps(d, product_avx2(cut, _mm256_loadu_ps(t.q + first + group + 8 * k)));
+      __m256 d = product_avx2(scale, _mm256_loadu_ps(t.p + group + 8 * k));
+      if constexpr (WithQ) d = _mm256_sub_ps(d, product_avx2(cut, _mm256_loadu_ps(t.q + group + 8 * k)));
       left[k / 4][k % 4] = _mm256_add_ps(left[k / 4][k % 4], _mm256_max_ps(zero, d));
     }
   }

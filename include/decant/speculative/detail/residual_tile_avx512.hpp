@@ -70,7 +70,7 @@ DECANT_TARGET_AVX512 inline TileSums pass_tile_avx512(const TilePass& t) {
 
 /// The total of a whole tile without listed tokens or a floor.
 template <bool WithQ>
-DECANT_TARGET_AVX512 inline float draw_tile_avx512(const DrawTerm& t, index_t first) {
+DECANT_TARGET_AVX512 inline float draw_tile_avx512(const DrawTerm& t) {
   const __m512 scale = _mm512_set1_ps(t.scale);
   const __m512 cut = _mm512_set1_ps(t.cut);
   const __m512 zero = _mm512_setzero_ps();
@@ -78,8 +78,8 @@ DECANT_TARGET_AVX512 inline float draw_tile_avx512(const DrawTerm& t, index_t fi
   for (std::int32_t group = 0; group < tile_size; group += tile_lanes) {
     DECANT_UNROLL
     for (std::int32_t k = 0; k < 4; ++k) {
-      __m512 d = product_avx512(scale, _mm512_loadu_ps(t.p + first + group + 16 * k));
-      if constexpr (WithQ) d = _mm512_sub_ps(d, product_avx512(cut, _mm512_loadu_ps(t.q + first + group + 16 * k)));
+      __m512 d = product_avx512(scale, _mm512_loadu_ps(t.p + group + 16 * k));
+      if constexpr (WithQ) d = _mm512_sub_ps(d, product_avx512(cut, _mm512_loadu_ps(t.q + group + 16 * k)));
       left[k] = _mm512_add_ps(left[k], _mm512_max_ps(zero, d));
     }
   }

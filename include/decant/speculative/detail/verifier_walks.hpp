@@ -13,14 +13,16 @@
 
 namespace decant::speculative::detail {
 
-enum class Direction { top_down, bottom_up, follow_target };
+enum class Direction { top_down, bottom_up, follow_target, longest_path };
 
-/// The verifiers that are a walk with a plan; UniVer chooses its plan when it runs.
+/// The verifiers that are a walk of walk.hpp or longest_path.hpp; UniVer chooses its plan when it runs.
 template <class V>
 inline constexpr bool walks = std::same_as<V, ChainRejection> || std::same_as<V, BlockVerification> ||
-                                  std::same_as<V, MultiRound> || std::same_as<V, KSeq> || std::same_as<V, RRSw> ||
-                                  std::same_as<V, GreedyMultiDraft> || std::same_as<V, Traversal> ||
-                                  std::same_as<V, UniVer> || std::same_as<V, Membership>;
+                              std::same_as<V, MultiRound> || std::same_as<V, KSeq> || std::same_as<V, RRSw> ||
+                              std::same_as<V, GreedyMultiDraft> || std::same_as<V, Traversal> ||
+                              std::same_as<V, UniVer> || std::same_as<V, Membership> ||
+                              std::same_as<V, GumbelCoupled> || std::same_as<V, TypicalAcceptance> ||
+                              std::same_as<V, TopKAcceptance>;
 
 /// The plan of a verifier, as a type for each Real.
 template <class V, class Real>
@@ -33,10 +35,12 @@ struct PlanOf<KSeq, Real> {
 };
 
 template <class V>
-inline constexpr Direction direction_of =
-    std::same_as<V, Membership>                                                                ? Direction::follow_target
-    : std::same_as<V, BlockVerification> || std::same_as<V, Traversal> || std::same_as<V, UniVer> ? Direction::bottom_up
-                                                                                                  : Direction::top_down;
+inline constexpr Direction direction_of = [] {
+  if (std::same_as<V, Membership> || std::same_as<V, GumbelCoupled>) return Direction::follow_target;
+  if (std::same_as<V, TypicalAcceptance> || std::same_as<V, TopKAcceptance>) return Direction::longest_path;
+  const bool up = std::same_as<V, BlockVerification> || std::same_as<V, Traversal> || std::same_as<V, UniVer>;
+  return up ? Direction::bottom_up : Direction::top_down;
+}();
 
 /// Bit l: law l is accepted.
 template <class V>

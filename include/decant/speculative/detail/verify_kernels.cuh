@@ -9,12 +9,15 @@
 #error "decant: a .cuh file is for nvcc; a plain C++ compiler includes the .hpp of the same name"
 #endif
 
+#include <concepts>
 #include <cstdint>
+#include <type_traits>
 
 #include "../accepted.hpp"
 #include "../keys.hpp"
 #include "../tree.hpp"
 #include "block_rows.cuh"
+#include "longest_path.hpp"
 #include "philox_choices.hpp"
 #include "plan.hpp"
 #include "request_output.hpp"
@@ -71,10 +74,16 @@ struct MakePlan {
   }
 };
 
-/// One block per request. stack: [requests, levels + 1], for walks bottom up. Dynamic shared memory: 3 floats per tile.
-template <class Plan, Direction Way, class Targets>
+/// What a kernel is made for: those that reject share one for each plan and direction.
+template <class V>
+using KernelPolicy = std::conditional_t<std::same_as<V, GumbelCoupled> || direction_of<V> == Direction::longest_path, V,
+                                        std::integral_constant<Direction, direction_of<V>>>;
+
+/// One block per request. stack: [requests, levels + 1], for walks bottom up; stands: [nodes of all trees], for the
+/// longest path. Dynamic shared memory: 3 floats per tile.
+template <class Policy, class Plan, class Targets>
 __global__ void __launch_bounds__(verify_threads, 1)
-    verify_requests(VerifyCall call, Targets targets, double parameter, Plan* stack) {
+    verify_requests(VerifyCall call, Policy policy, Targets targets, double parameter, Plan* stack, double* stands) {
   extern __shared__ float verify_totals[];
   const index_t b = blockIdx.x;
   const auto levels = static_cast<std::int32_t>(call.out.tokens.extent(1)) - 1;
@@ -85,9 +94,14 @@ __global__ void __launch_bounds__(verify_threads, 1)
   PhiloxChoices choices{call.keys.at(b)};
   if (end.status == Status::ok) {
     const PlanScratch<double> scratch{call.cuts + first, call.exceptions + first};
-    if constexpr (Way == Direction::follow_target) {
+    if constexpr (std::same_as<Policy, GumbelCoupled>) {
+      RaceChoices race{choices};
+      end = follow_target<double>(t, rows, race);
+    } else if constexpr (requires { Policy::lossless; }) {
+      end = longest_path(policy, t, rows, choices, stands + first);
+    } else if constexpr (Policy::value == Direction::follow_target) {
       end = follow_target<double>(t, rows, choices);
-    } else if constexpr (Way == Direction::bottom_up) {
+    } else if constexpr (Policy::value == Direction::bottom_up) {
       end = bottom_up<double>(t, 0, 1.0, stack + b * (levels + 1), rows, choices, scratch);
     } else {
       end = top_down<double>(t, MakePlan<Plan>{t, parameter}, rows, choices, scratch);

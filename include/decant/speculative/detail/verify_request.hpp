@@ -7,6 +7,7 @@
 #include "../accepted.hpp"
 #include "../keys.hpp"
 #include "../tree.hpp"
+#include "longest_path.hpp"
 #include "philox_choices.hpp"
 #include "plan.hpp"
 #include "request_output.hpp"
@@ -46,7 +47,14 @@ WalkEnd walk(const V& policy, const TreeView& t, Rows& rows, PhiloxChoices& choi
              const RequestScratch<Plan>& own) {
   const PlanScratch<double> scratch{own.cuts, own.exceptions};
   if constexpr (direction_of<V> == Direction::follow_target) {
-    return follow_target<double>(t, rows, choices);
+    if constexpr (std::same_as<V, GumbelCoupled>) {
+      RaceChoices race{choices};
+      return follow_target<double>(t, rows, race);
+    } else {
+      return follow_target<double>(t, rows, choices);
+    }
+  } else if constexpr (direction_of<V> == Direction::longest_path) {
+    return longest_path(policy, t, rows, choices, own.scales);
   } else if constexpr (direction_of<V> == Direction::top_down) {
     const auto make = [&](std::int32_t node, double m) {
       if constexpr (requires { Plan(t, node, m, m); }) {
