@@ -1,8 +1,8 @@
 // One token from each row of fp32 logits under filters: filter(), then draw() from what it kept; no probabilities in
-// memory. The figure is logit bytes per second and the limit one read of them. Rows are normal with deviation 2, to which
-// `peaked` adds 8 for one token in 2000, as a model that is sure of little. Peers, on single rows: a sort of all tokens,
-// a partial sort where top-k allows it, each with a softmax and a walk down; and rejection with two pivots
-// (draw_by_rejection) after a softmax. The error is the largest deviation of a probability from the definition in double.
+// memory. The figure is logit bytes per second and the limit one read of them. Rows are normal with deviation 2, to
+// which `peaked` adds 8 for one token in 2000. Peers, on single rows: a sort of all tokens, a partial sort where top-k
+// allows it, each with a softmax and a walk down; and rejection with two pivots (draw_by_rejection) after a softmax.
+// The error is the largest deviation of a probability from the definition in double.
 
 #include <algorithm>
 #include <cmath>

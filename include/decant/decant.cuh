@@ -60,6 +60,7 @@
 #include "speculative/eagle_tree.cuh"
 #include "speculative/keep_path.cuh"
 #include "speculative/parse.cuh"
+#include "speculative/tree_masks.cuh"
 #include "speculative/verify.cuh"
 
 #endif

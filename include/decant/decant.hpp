@@ -100,6 +100,7 @@
 #include "speculative/rational.hpp"
 #include "speculative/rollout.hpp"
 #include "speculative/row_signals.hpp"
+#include "speculative/sampled_eagle.hpp"
 #include "speculative/speckv.hpp"
 #include "speculative/speckv_fit.hpp"
 #include "speculative/step_cost.hpp"

@@ -32,7 +32,7 @@ struct RowPlace {
   double rest;
 };
 
-/// The tile in which the sum of tile totals first exceeds `wanted`; rounding aside, the last tile with a positive total.
+/// The tile in which the sum of tile totals first exceeds `wanted`; rounding aside, the last with a positive total.
 /// tiles >= 1. O(tiles).
 DECANT_HD inline RowPlace find_tile(const float* totals, index_t tiles, double wanted) {
   double sum = 0;
@@ -78,9 +78,6 @@ namespace detail {
 
 template <class Term>
 DECANT_INLINE float tile_total(const Term& term, index_t first, index_t last) {
-  if constexpr (requires { term.none(first, last); }) {
-    if (term.none(first, last)) return 0;
-  }
   float lane[row_lanes] = {};
   index_t i = first;
   for (; i + row_lanes <= last; i += row_lanes) {
@@ -129,8 +126,7 @@ DECANT_TARGET_AVX512 DECANT_UNFUSED inline double tile_totals_avx512(const Term&
 }  // namespace detail
 
 /// The totals of a row's tiles, to totals[row_tiles(n)]; returns their sum. Term: float operator()(index_t) const,
-/// always inlined; with void block(index_t, float*) const for 64 elements, where the compiler vectorises only that; with
-/// bool none(first, last) const it may say that a tile is all zero. O(n).
+/// always inlined; with void block(index_t, float*) const for 64 elements, where that is faster. O(n).
 template <class Term>
 double tile_totals(Isa isa, const Term& term, index_t n, float* totals) {
 #if DECANT_X86

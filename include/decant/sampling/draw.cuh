@@ -1,5 +1,5 @@
-// decant: draw.hpp on the device, token for token. Views point to device memory, keys too, so that a captured graph draws
-// anew in each replay. A block per row, which reads 4 bytes per token once, and one tile of 1024 tokens again.
+// decant: draw.hpp on the device, token for token. Views point to device memory, keys too, so that a captured graph
+// draws anew in each replay. A block per row, which reads 4 bytes per token once, and one tile of 1024 tokens again.
 #ifndef DECANT_SAMPLING_DRAW_CUH
 #define DECANT_SAMPLING_DRAW_CUH
 
@@ -129,7 +129,8 @@ inline void draw(Cuda& cuda, View<const float, 2> weights, const DrawKeys& keys,
                  Stream stream = Stream::emit) {
   constexpr const char* where = "sampling::draw";
   detail::require_draw(weights, keys, out, where, "weights");
-  detail::launch_draw(cuda, detail::WeightRows{weights}, weights.extent(0), weights.extent(1), keys, out, stream, where);
+  detail::launch_draw(cuda, detail::WeightRows{weights}, weights.extent(0), weights.extent(1), keys, out, stream,
+                      where);
 }
 inline void draw(Cuda& cuda, const LogitRows& rows, const DrawKeys& keys, const Drawn& out,
                  Stream stream = Stream::emit) {

@@ -1,7 +1,7 @@
 // decant: one token for each row of a batch, on the CPU. draw(): the first token whose cumulated weight exceeds u times
 // the sum, in the order of core/row_sum.hpp. race(): the token with the largest p / E, E = -log(1 - u) exponential and
-// keyed by (request, step, token): one pass, tails to 2^-53, and the same noise for every distribution that is drawn from
-// with a key (Gumbel coupling). Both draw the same tokens on every instruction set and on CUDA.
+// keyed by (request, step, token): one pass, tails to 2^-53, and the same noise for every distribution that is drawn
+// from with a key (Gumbel coupling). Both draw the same tokens on every instruction set and on CUDA.
 #ifndef DECANT_SAMPLING_DRAW_HPP
 #define DECANT_SAMPLING_DRAW_HPP
 
@@ -25,7 +25,8 @@ struct Drawn {
 };
 
 /// The noise of one token; exponential with mean 1, its bits the same on every context.
-DECANT_HD DECANT_INLINE double exponential_noise(const DrawKey& key, std::int32_t token, Stream stream = Stream::gumbel) {
+DECANT_HD DECANT_INLINE double exponential_noise(const DrawKey& key, std::int32_t token,
+                                                 Stream stream = Stream::gumbel) {
   const double log = detail::rounded_log(1 - key.uniform(static_cast<std::uint32_t>(token), stream));
   return log < 0 ? -log : 0.0;
 }
@@ -119,8 +120,8 @@ inline void draw(Cpu& cpu, const LogitRows& rows, const DrawKeys& keys, const Dr
   });
 }
 
-/// The race over weights [rows, vocab] of any scale: argmax w / E, of equal ones the lowest token. Noise is computed for
-/// positive weights only. Stream::gumbel. O(rows * vocab).
+/// The race over weights [rows, vocab] of any scale: argmax w / E, of equal ones the lowest token. Noise is computed
+/// for positive weights only. Stream::gumbel. O(rows * vocab).
 inline void race(Cpu& cpu, View<const float, 2> weights, const DrawKeys& keys, const Drawn& out) {
   detail::require_draw(weights, keys, out, "sampling::race", "weights");
   cpu.parallel_for(weights.extent(0), [&](index_t r) {

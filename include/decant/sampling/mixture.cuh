@@ -54,8 +54,8 @@ inline void group(Cuda& cuda, View<const std::int32_t, 1> chosen, View<std::int3
   constexpr const char* where = "sampling::group";
   require(offsets.extent(0) >= 2, where, "offsets", "at least 2 elements", offsets.extent(0));
   require_equal(order.extent(0), chosen.extent(0), where, "order");
-  launch(cuda, where, detail::group_requests<std::int32_t>, CudaGrid{dim3(1), dim3(detail::group_threads)}, chosen, order,
-         offsets, cuda.fault());
+  launch(cuda, where, detail::group_requests<std::int32_t>, CudaGrid{dim3(1), dim3(detail::group_threads)}, chosen,
+         order, offsets, cuda.fault());
 }
 
 }  // namespace decant::sampling

@@ -1,10 +1,10 @@
-// decant: ME, a mixture-model-like ensemble (arXiv 2605.00419): each step draws one model with probability proportional
-// to its weight and decodes with it alone. The law is that of sampling from the weighted average of the models'
-// distributions, P(x) = sum of w_j p_j(x), at the cost of one model; a model catches up, in one prefill, on the tokens
-// that were emitted since it last ran. Choose anew in every step: one choice for a whole sequence is another law.
-// Filters and temperature act inside the chosen model (as in the authors' code): the law is the mixture of the processed
-// distributions, not the processed mixture, and at temperature 0 a random model's likeliest token. With speculative
-// decoding the law stays if the model of every position is drawn before its token is drafted.
+// decant: ME, a mixture-model-like ensemble (arXiv 2605.00419): each step draws one model with probability
+// proportional to its weight and decodes with it alone. The law is that of sampling from the weighted average of the
+// models' distributions, P(x) = sum of w_j p_j(x), at the cost of one model; a model catches up, in one prefill, on
+// the tokens that were emitted since it last ran. Choose anew in every step: one choice for a whole sequence is
+// another law. Filters and temperature act inside the chosen model (as in the authors' code): the law is the mixture
+// of the processed distributions, not the processed mixture, and at temperature 0 a random model's likeliest token.
+// With speculative decoding the law stays if the model of every position is drawn before its token is drafted.
 #ifndef DECANT_SAMPLING_MIXTURE_HPP
 #define DECANT_SAMPLING_MIXTURE_HPP
 

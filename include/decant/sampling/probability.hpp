@@ -22,6 +22,12 @@ DECANT_INLINE void probabilities_64(const LogitRow& row, const float* logits, fl
   const double scale = static_cast<double>(row.inverse_temperature);
   const double log_sum_exp = row.log_sum_exp;
   const float cutoff = row.cutoff;
+  std::int32_t kept = 0;
+  for (int l = 0; l < 64; ++l) kept += logits[l] >= cutoff ? 1 : 0;
+  if (kept == 0) {  // as a rule, in a filtered row
+    for (int l = 0; l < 64; ++l) p[l] = 0;
+    return;
+  }
   float e[64];
   for (int l = 0; l < 64; ++l) e[l] = static_cast<float>(static_cast<double>(logits[l]) * scale - log_sum_exp);
   detail::rounded_exp_64(e);

@@ -44,7 +44,8 @@ inline void penalise(Cuda& cuda, const Processing& p, View<float, 2> logits, con
   detail::require_counts(seen, logits.extent(0), where);
   require_equal(status.extent(0), logits.extent(0), where, "status");
   launch(cuda, where, detail::penalise_rows<float>,
-         CudaGrid{dim3(static_cast<unsigned>(logits.extent(0))), dim3(detail::filter_threads)}, p, logits, seen, status);
+         CudaGrid{dim3(static_cast<unsigned>(logits.extent(0))), dim3(detail::filter_threads)}, p, logits, seen,
+         status);
 }
 
 /// filter() of process.hpp.

@@ -141,7 +141,7 @@ inline void materialise(Cpu& cpu, const LogitRows& rows, View<const RowStatus, 1
   });
 }
 
-/// The processed probabilities of each row of logits, penalties included: probabilities [rows, vocab] and status [rows].
+/// The processed probabilities of each row of logits, penalties included: probabilities [rows, vocab], status [rows].
 /// Each row sums up to 1 within 1e-5. Not in place. As filter() otherwise; 4 bytes more of scratch per token with
 /// penalties.
 inline void process(Cpu& cpu, const Processing& p, View<const float, 2> logits, const TokenCounts& seen,

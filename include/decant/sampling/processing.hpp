@@ -1,7 +1,7 @@
-// decant: Processing, how logits become the distribution that is sampled from. Filters are sets, so that equal tokens are
-// kept or dropped together: top-k keeps x where fewer than k tokens are likelier, top-p where the likelier tokens have
-// less than P together, min-p where p(x) >= min_p * max p. The sampling law is p restricted to the tokens kept by all.
-// Where all tokens are equal, each filter keeps all of them.
+// decant: Processing, how logits become the distribution that is sampled from. Filters are sets, so that equal tokens
+// are kept or dropped together: top-k keeps x where fewer than k tokens are likelier, top-p where the likelier tokens
+// have less than P together, min-p where p(x) >= min_p * max p. The sampling law is p restricted to the tokens kept by
+// all. Where all tokens are equal, each filter keeps all of them.
 #ifndef DECANT_SAMPLING_PROCESSING_HPP
 #define DECANT_SAMPLING_PROCESSING_HPP
 

@@ -1,8 +1,8 @@
 // decant: sampling from probabilities under top-k, top-p and min-p by rejection with two pivots, without a threshold
 // being found first (after the sorting-free kernel of FlashInfer, arXiv 2501.01005). A token is drawn from the
 // probabilities above a lower bound and accepted if the filters keep it; else the bound rises to its probability, or to
-// the middle between that and an upper bound where the filters do not keep even that. Every bound leaves all kept tokens
-// in, so the law is that of processing.hpp, exactly. A few rounds as a rule, about 30 at worst.
+// the middle between that and an upper bound where the filters do not keep even that. Every bound leaves all kept
+// tokens in, so the law is that of processing.hpp, exactly. A few rounds as a rule, about 30 at worst.
 #ifndef DECANT_SAMPLING_REJECTION_HPP
 #define DECANT_SAMPLING_REJECTION_HPP
 
@@ -46,8 +46,8 @@ inline RowStatus reject_row(Isa isa, const Processing& p, const float* w, index_
 }  // namespace detail
 
 /// A token from each row of probabilities [rows, vocab], below 2, that sum up to about 1, under the filters of p, whose
-/// temperature is 1, which does not penalise, and whose order is joint. bad_row and empty_support as draw(). Round i takes
-/// number i of the stream. O(rows * vocab * rounds); scratch as draw().
+/// temperature is 1, which does not penalise, and whose order is joint. bad_row and empty_support as draw(). Round i
+/// takes number i of the stream. O(rows * vocab * rounds); scratch as draw().
 inline void draw_by_rejection(Cpu& cpu, const Processing& p, View<const float, 2> probabilities, const DrawKeys& keys,
                               const Drawn& out, Stream stream = Stream::emit) {
   detail::require_rejection(p, probabilities, keys, out);
@@ -57,8 +57,9 @@ inline void draw_by_rejection(Cpu& cpu, const Processing& p, View<const float, 2
   cpu.parallel_ranges(probabilities.extent(0), 1, [&](index_t first, index_t last, index_t part) {
     for (index_t r = first; r < last; ++r) {
       if (out.status[r] != RowStatus::ok) continue;
-      out.status[r] = detail::reject_row(cpu.isa(), p, probabilities.data() + r * probabilities.stride(0), n, keys.at(r),
-                                         stream, totals + part * row_tiles(n), out.tokens[r]);
+      const float* const row = probabilities.data() + r * probabilities.stride(0);
+      out.status[r] = detail::reject_row(cpu.isa(), p, row, n, keys.at(r), stream,
+                                         totals + part * row_tiles(n), out.tokens[r]);
     }
   });
 }

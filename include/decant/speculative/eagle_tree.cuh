@@ -1,7 +1,7 @@
 // decant: EagleTree's growth on the device, the same trees and scores as eagle_tree.hpp, bit for bit, for a batch. The
 // engine forwards the beam of each request between the calls: eagle_level() after each forward pass, eagle_trees() at
 // the end. No count comes back to the host, so that a whole draft can be captured in a graph: places where a request
-// has no node are padding. Besides reading the logits (a few passes, most from L2), all is latency: a block per request.
+// has no node are padding. Besides reading the logits (a few passes, most from L2), all is latency.
 #ifndef DECANT_SPECULATIVE_EAGLE_TREE_CUH
 #define DECANT_SPECULATIVE_EAGLE_TREE_CUH
 

@@ -1,8 +1,8 @@
 // decant: EagleTree, the dynamic draft tree of EAGLE-2 and EAGLE-3 (Li et al., arXiv 2406.16858, 2503.01840; growth and
 // defaults as in the published code): every level forwards the most probable nodes found so far and takes the likeliest
 // children of each, and of all that was seen the most probable nodes become the tree. Deterministic. Equal scores go by
-// the order of creation, which keeps a parent before its children. To sample instead, with widths fixed beforehand
-// (ranking what was drawn would spoil its law), see ModelDrafter.
+// the order of creation, which keeps a parent before its children. To sample instead (ranking what was drawn would
+// spoil its law), see SampledEagle.
 #ifndef DECANT_SPECULATIVE_EAGLE_TREE_HPP
 #define DECANT_SPECULATIVE_EAGLE_TREE_HPP
 

@@ -9,7 +9,8 @@ namespace sampling = decant::sampling;
 
 void instantiate(decant::Cuda& cuda) {
   const View<const float, 2> rows;
-  process(cuda, sampling::Processing{}, rows, sampling::TokenCounts{}, View<float, 2>{}, View<sampling::RowStatus, 1>{});
+  process(cuda, sampling::Processing{}, rows, sampling::TokenCounts{}, View<float, 2>{},
+          View<sampling::RowStatus, 1>{});
   penalise(cuda, sampling::Processing{}, View<float, 2>{}, sampling::TokenCounts{}, View<sampling::RowStatus, 1>{});
   sampling::draw(cuda, rows, {}, {});
   sampling::draw(cuda, sampling::LogitRows{}, {}, {});

@@ -232,7 +232,8 @@ TEST_CASE("requests are grouped as on the CPU; a model that does not exist is to
   Cuda cuda(stream);
   Cpu cpu;
   std::vector<std::int32_t> chosen;
-  for (std::uint32_t i = 0; i < 1300; ++i) chosen.push_back(static_cast<std::int32_t>(decant::Philox{4}(i).word[0] % 5));
+  for (std::uint32_t i = 0; i < 1300; ++i)
+    chosen.push_back(static_cast<std::int32_t>(decant::Philox{4}(i).word[0] % 5));
   std::vector<std::int32_t> order(chosen.size()), offsets(7);
   group(cpu, chosen, order, offsets);
   DeviceBuffer<std::int32_t> d_chosen(chosen);

@@ -1,6 +1,7 @@
 // EAGLE's trees grown on CUDA: the CPU's trees, scores and all; masks of the beam; and the KV rows of accepted paths.
 #include "decant/speculative/eagle_tree.cuh"
 #include "decant/speculative/keep_path.cuh"
+#include "decant/speculative/tree_masks.cuh"
 
 #include <algorithm>
 #include <array>
@@ -154,7 +155,7 @@ struct Growing {
 TEST_CASE("eagle_trees: the trees of the CPU, ties, holes and small vocabularies included", "[speculative]") {
   const Stream stream;
   Cuda cuda(stream);
-  const EagleOptions shapes[] = {{}, {20, 3, 4}, {8, 0, 10}, {2, 5, 1}, {60, 2, 12}};
+  const EagleOptions shapes[] = {{}, {20, 3, 4}, {8, 0, 10}, {2, 5, 1}, {60, 2, 12}, {60, 7, 3}};
   for (const EagleOptions& o : shapes) {
     for (const int kind : {0, 1, 2}) {
       const bool flat = kind == 1, holes = kind == 2;
@@ -213,11 +214,56 @@ TEST_CASE("eagle_level: masks of the beam, captured once, no scratch beyond the 
   CHECK_THROWS_AS(eagle_trees(cuda, o, {9, 99}, wrong, on_device.forest()), ArgumentError);
 }
 
+TEST_CASE("tree_masks: the CPU's words, offsets and positions", "[speculative]") {
+  const Stream stream;
+  Cuda cuda(stream);
+  DraftForest forest;
+  Tokens contexts;
+  for (index_t b = 0; b < 140; ++b) {  // more trees than a block has threads
+    DraftTree tree;
+    const auto n = static_cast<std::int32_t>(b % 9 == 4 ? 130 : b % 7);
+    for (std::int32_t i = 0; i < n; ++i) {
+      tree.push_child(static_cast<std::int32_t>(Philox{3}(static_cast<std::uint32_t>(i)).word[0] % (i + 1u)), i, 0);
+    }
+    tree.finalize();
+    forest.add(tree.view());
+    contexts.push_back(static_cast<std::int32_t>(100 * b));
+  }
+  const ForestView host = forest.view();
+  std::vector<index_t> offsets(141);
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(mask_offsets(host, View<index_t, 1>(offsets))));
+  tree_masks(host, View<const index_t, 1>(offsets), View<std::uint64_t, 1>(words));
+  Tokens positions(static_cast<std::size_t>(host.all.nodes));
+  for (index_t b = 0; b < 140; ++b) {
+    position_ids(host.tree(b), contexts[static_cast<std::size_t>(b)],
+                 View<std::int32_t, 1>(positions.data() + host.offsets[b], host.tree(b).nodes));
+  }
+  const auto n = host.all.nodes;
+  const DeviceBuffer<std::int32_t> parent(Tokens(host.all.parent, host.all.parent + n)),
+      tree_offsets(Tokens(host.offsets.data(), host.offsets.data() + 141)), device_contexts(contexts);
+  const DeviceBuffer<std::uint16_t> depth(std::vector<std::uint16_t>(host.all.depth, host.all.depth + n));
+  const DeviceBuffer<index_t> device_offsets(141);
+  const DeviceBuffer<std::uint64_t> device_words(static_cast<index_t>(words.size()));
+  const DeviceBuffer<std::int32_t> device_positions(n);
+  ForestView trees;
+  trees.all.nodes = n;
+  trees.all.parent = parent.data();
+  trees.all.depth = depth.data();
+  trees.offsets = View<const std::int32_t, 1>(tree_offsets.data(), 141);
+  mask_offsets(cuda, trees, device_offsets.view(141));
+  tree_masks(cuda, trees, View<const index_t, 1>(device_offsets.data(), 141), device_words.view(device_words.size()));
+  position_ids(cuda, trees, View<const std::int32_t, 1>(device_contexts.data(), 140), device_positions.view(n));
+  cuda.check();
+  CHECK(device_offsets.download() == offsets);
+  CHECK(device_words.download() == words);
+  CHECK(device_positions.download() == positions);
+}
+
 /// Three requests with trees of 9, 1 and 40 nodes; paths of 3, 0 and 11 drafted ones.
 struct HostPaths {
   Tokens offsets = {0, 9, 10, 50}, nodes, length = {3, 0, 11};
   HostPaths() : nodes(3 * 12, -1) {
-    for (std::size_t i = 0; i < 3; ++i) nodes[i] = std::array{1, 4, 8}[i];
+    for (std::size_t i = 0; i < 3; ++i) nodes[i] = std::array{2, 4, 8}[i];
     for (std::int32_t i = 0; i < 11; ++i) nodes[static_cast<std::size_t>(24 + i)] = i < 2 ? i + 1 : 3 * i + 5;
   }
 };

@@ -3,6 +3,7 @@
 
 #include "decant/sampling/draw.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -129,6 +130,17 @@ TEST_CASE("the categorical rule: first index whose sum exceeds u Z, else the las
     CHECK(at(1 - 0x1p-53) == 1500);
     CHECK(at(1.5) == 1500);  // as if rounding had made the sum too large
   }
+  std::fill(w.begin(), w.end(), 0.0f);
+  w[1] = w[3] = w[40] = w[70] = 1;  // one tile, three chunks
+  for (const decant::Isa isa : sampling_test::paths()) {
+    const double sum = decant::tile_totals(isa, Plain{w.data()}, 3000, totals.data());
+    const auto at = [&](double u) { return decant::draw_index(Plain{w.data()}, 3000, totals.data(), sum, u); };
+    CHECK(at(0) == 1);
+    CHECK(at(0.25) == 3);
+    CHECK(at(0.5) == 40);
+    CHECK(at(0.75) == 70);
+    CHECK(at(0.99) == 70);
+  }
   const std::vector<float> zeros(3000, 0.0f);
   CHECK(decant::draw_index(Plain{zeros.data()}, 3000, zeros.data(), 0, 0.5) == -1);
 }
@@ -149,6 +161,32 @@ TEST_CASE("tile totals have one order of additions", "[sampling]") {
     decant::tile_totals(isa, Plain{w.data()}, 2500, totals.data());
     CHECK(totals == expected);
   }
+}
+
+DECANT_UNFUSED float exponential(float x) { return detail::rounded_exp(x); }
+DECANT_UNFUSED double logarithm(double x) { return detail::rounded_log(x); }
+
+TEST_CASE("the exponential and the logarithm are accurate, and have the same bits by every compiler", "[sampling]") {
+  std::uint64_t hash = 14695981039346656037u;
+  const auto mix = [&](std::uint64_t bits) { hash = (hash ^ bits) * 1099511628211u; };
+  double worst_exp = 0;
+  double worst_log = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const float x = static_cast<float>(i - 2000) / 23;
+    const float e = exponential(x);
+    worst_exp = std::fmax(worst_exp, std::fabs(static_cast<double>(e) / std::exp(static_cast<double>(x)) - 1));
+    mix(decant::bit_cast<std::uint32_t>(e));
+    const double y = i % 2 == 0 ? 1 - std::ldexp(1.0 + i, -53 + i % 40) : std::ldexp(1 + i / 4000.0, -(i % 54));
+    const double log = logarithm(y);
+    if (y != 1) worst_log = std::fmax(worst_log, std::fabs(log / std::log(y) - 1));
+    mix(decant::bit_cast<std::uint64_t>(log));
+  }
+  CHECK(worst_exp < 2.4e-7);
+  CHECK(worst_log < 7e-16);
+  CHECK(detail::rounded_exp(0) == 1);
+  CHECK(detail::rounded_exp(-200) == 0);
+  CHECK(detail::rounded_log(1) == 0);
+  CHECK(hash == 0x8f16e3882781bb6au);
 }
 
 TEST_CASE("rows that cannot be drawn from have a status, others their token", "[sampling]") {

@@ -22,7 +22,8 @@ using Row = std::array<float, vocab>;
 
 /// p of the next token after `context` (-1: the first), by two models that differ in every context.
 Row next_row(int model, int context) {
-  constexpr Row rows[2][4] = {{{4, 3, 1}, {1, 1, 6}, {2, 5, 1}, {7, 0, 1}}, {{1, 1, 6}, {8, 0, 0}, {3, 3, 2}, {0, 4, 4}}};
+  constexpr Row rows[2][4] = {{{4, 3, 1}, {1, 1, 6}, {2, 5, 1}, {7, 0, 1}},
+                              {{1, 1, 6}, {8, 0, 0}, {3, 3, 2}, {0, 4, 4}}};
   return rows[model][context + 1];
 }
 

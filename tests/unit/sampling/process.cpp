@@ -1,5 +1,5 @@
-// Filters against their definition by sorting, on rows that are hard on thresholds; instruction sets bit by bit; what is
-// not a distribution; penalties.
+// Filters against their definition by sorting, on rows that are hard on thresholds; instruction sets bit by bit; what
+// is not a distribution; penalties.
 
 #include "decant/sampling/process.hpp"
 
@@ -47,7 +47,8 @@ bool same(const LogitRow& a, const LogitRow& b) {
 LogitRow filtered(Cpu& cpu, const Processing& p, const std::vector<float>& x) {
   LogitRow row;
   RowStatus status = RowStatus::bad_row;
-  filter(cpu, p, View<const float, 2>(x.data(), 1, x.size()), View<LogitRow, 1>(&row, 1), View<RowStatus, 1>(&status, 1));
+  filter(cpu, p, View<const float, 2>(x.data(), 1, x.size()), View<LogitRow, 1>(&row, 1),
+         View<RowStatus, 1>(&status, 1));
   REQUIRE(status == RowStatus::ok);
   return row;
 }
@@ -189,9 +190,32 @@ TEST_CASE("process with penalties is penalise, then process", "[sampling]") {
   CHECK(copy[1999] != x[1999]);
 }
 
+DECANT_UNFUSED float probability_of(const LogitRow& row, float logit) { return probability(row, logit); }
+
+TEST_CASE("rows may lie apart", "[sampling]") {
+  constexpr index_t rows = 7, n = 1300, stride = 1313;
+  const std::vector<float> x = sampling_test::gaussian(rows * stride, 3.0f, 12);
+  const View<const float, 2> logits(x.data(), {rows, n}, {stride, 1});
+  const Processing p{.temperature = 0.8f, .top_k = 200, .top_p = 0.9f, .order = Order::k_then_p};
+  std::vector<LogitRow> filtered_rows(rows);
+  std::vector<RowStatus> status(rows);
+  Cpu cpu;
+  filter(cpu, p, logits, filtered_rows, status);
+  std::vector<float> probabilities(rows * stride, -1.0f);
+  process(cpu, p, logits, {}, View<float, 2>(probabilities.data(), {rows, n}, {stride, 1}), status);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::vector<float> row(x.begin() + static_cast<index_t>(r) * stride,
+                                 x.begin() + static_cast<index_t>(r) * stride + n);
+    CHECK(same(filtered_rows[r], filtered(cpu, p, row)));
+    for (std::size_t i = n; i < stride; ++i) CHECK(probabilities[r * stride + i] == -1.0f);
+    for (std::size_t i = 0; i < n; ++i)
+      REQUIRE(probabilities[r * stride + i] == probability_of(filtered_rows[r], row[i]));
+  }
+}
+
 TEST_CASE("the threshold of min-p is the lowest logit that it keeps", "[sampling]") {
-  for (const float temperature : {0.01f, 1.0f, 7.0f, 1e20f}) {
-    for (const float min_p : {1e-30f, 0.05f, 0.5f, 1.0f}) {
+  for (const float temperature : {0.01f, 0.6f, 0.7f, 1.0f, 1.3f, 3.3f, 7.0f, 1e20f}) {
+    for (const float min_p : {1e-38f, 1e-30f, 1e-20f, 0.05f, 0.5f, 1.0f}) {
       for (const float largest : {-1e30f, -17.3f, 0.0f, 1e-30f, 44.4f, 3e38f}) {
         const Processing p{.temperature = temperature, .min_p = min_p};
         const auto numbers = detail::FilterNumbers::of(p);

@@ -301,7 +301,7 @@ TEST_CASE("SampledEagle: two tokens of a verified step have the target's law", "
   // Fifteen degrees of freedom: above 55 once in 600,000 seeds.
   constexpr index_t vocab = 4;
   constexpr int steps = 20000;
-  const auto check = [](auto law) {
+  const auto check = [&](auto law) {
     constexpr Law L = decltype(law)::value;
     SampledEagle<L, RowPerToken> drafter(vocab, {2, 3}, {vocab});
     Cpu cpu;

@@ -42,24 +42,46 @@ DECANT_TARGET_AVX512 inline __m512 dot_load16(const fp16* p, __mmask16 m) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, p));
 }
 
+/// The sums over the lanes of four registers, each in the order of _mm512_reduce_add_ps.
+DECANT_TARGET_AVX512 inline __m128 dot_sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+  // A quarter of the register for each of them.
+  const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+  return _mm512_castps512_ps128(_mm512_maskz_compress_ps(__mmask16(0x1111), one));
+}
+
 template <int Rows, int Tokens, class T>
 DECANT_TARGET_AVX512 void dot_tile_avx512(const T* w, index_t w_stride, const float* x, index_t x_stride, index_t cols,
                                           float* out, index_t out_stride) {
   __m512 sum[Rows][Tokens];
+  DECANT_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    DECANT_UNROLL
     for (int t = 0; t < Tokens; ++t) sum[r][t] = _mm512_setzero_ps();
   }
   for (index_t c = 0; c < cols; c += 16) {
     const __mmask16 m = cols - c >= 16 ? __mmask16(0xffff) : static_cast<__mmask16>((1u << (cols - c)) - 1u);
     __m512 token[Tokens];
+    DECANT_UNROLL
     for (int t = 0; t < Tokens; ++t) token[t] = dot_load16(x + t * x_stride + c, m);
+    DECANT_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const __m512 weight = dot_load16(w + r * w_stride + c, m);
+      DECANT_UNROLL
       for (int t = 0; t < Tokens; ++t) sum[r][t] = _mm512_fmadd_ps(weight, token[t], sum[r][t]);
     }
   }
-  for (int r = 0; r < Rows; ++r) {
-    for (int t = 0; t < Tokens; ++t) out[t * out_stride + r] = _mm512_reduce_add_ps(sum[r][t]);
+  DECANT_UNROLL
+  for (int t = 0; t < Tokens; ++t) {
+    if constexpr (Rows == 4) {
+      _mm_storeu_ps(out + t * out_stride, dot_sum4(sum[0][t], sum[1][t], sum[2][t], sum[3][t]));
+    } else {
+      DECANT_UNROLL
+      for (int r = 0; r < Rows; ++r) out[t * out_stride + r] = _mm512_reduce_add_ps(sum[r][t]);
+    }
   }
 }
 
@@ -76,19 +98,25 @@ template <int Rows, int Tokens, class T>
 DECANT_TARGET_AVX2 void dot_tile_avx2(const T* w, index_t w_stride, const float* x, index_t x_stride, index_t cols,
                                       float* out, index_t out_stride) {
   __m256 sum[Rows][Tokens];
+  DECANT_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    DECANT_UNROLL
     for (int t = 0; t < Tokens; ++t) sum[r][t] = _mm256_setzero_ps();
   }
   index_t c = 0;
   for (; c + 8 <= cols; c += 8) {
+    DECANT_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const __m256 weight = dot_load8(w + r * w_stride + c);
+      DECANT_UNROLL
       for (int t = 0; t < Tokens; ++t) {
         sum[r][t] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(x + t * x_stride + c), sum[r][t]);
       }
     }
   }
+  DECANT_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    DECANT_UNROLL
     for (int t = 0; t < Tokens; ++t) {
       const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sum[r][t]), _mm256_extractf128_ps(sum[r][t], 1));
       const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -111,14 +139,12 @@ void dot_tile(Isa isa, const T* w, index_t w_stride, index_t rows, const float* 
 #if DECANT_X86
   if constexpr (has_vector_load<T>) {
     if (isa == Isa::avx512) {
-      if (rows == dot_side && tokens == dot_side) {
-        return dot_tile_avx512<dot_side, dot_side>(w, w_stride, x, x_stride, cols, out, out_stride);
-      }
       if (rows == dot_side) {
-        for (index_t t = 0; t < tokens; ++t) {
-          dot_tile_avx512<dot_side, 1>(w, w_stride, x + t * x_stride, x_stride, cols, out + t * out_stride, out_stride);
-        }
-        return;
+        const auto tile = tokens == 4   ? &dot_tile_avx512<dot_side, 4, T>
+                          : tokens == 3 ? &dot_tile_avx512<dot_side, 3, T>
+                          : tokens == 2 ? &dot_tile_avx512<dot_side, 2, T>
+                                        : &dot_tile_avx512<dot_side, 1, T>;
+        return tile(w, w_stride, x, x_stride, cols, out, out_stride);
       }
       for (index_t t = 0; t < tokens; ++t) {
         for (index_t r = 0; r < rows; ++r) {

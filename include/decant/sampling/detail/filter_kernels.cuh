@@ -1,6 +1,7 @@
 // decant: the kernels of process.cuh: a block per row. Top-k starts from the k-th largest of the threads' own maxima;
-// thresholds are narrowed by histograms of 256 equal parts of a range of keys, in integers, so that neither the order of
-// threads nor that of additions shows. A filter reads 4 bytes per token a few times, mostly from the second-level cache.
+// thresholds are narrowed by histograms of 256 equal parts of a range of keys, in integers, so that neither the order
+// of threads nor that of additions shows. A filter reads 4 bytes per token a few times, most of them from the
+// second-level cache.
 #ifndef DECANT_SAMPLING_DETAIL_FILTER_KERNELS_CUH
 #define DECANT_SAMPLING_DETAIL_FILTER_KERNELS_CUH
 
@@ -42,8 +43,8 @@ struct FilterShared {
 /// The largest key in [low, high] whose own and larger keys together have `target`, by mass or by count; 0: they have
 /// less. Elements outside are not looked at.
 template <bool Mass>
-__device__ __forceinline__ std::uint32_t block_select(const float* x, index_t n, const RowScale& row, KeyBracket bracket, Word target,
-                                      FilterShared& shared) {
+__device__ __forceinline__ std::uint32_t block_select(const float* x, index_t n, const RowScale& row,
+                                                      KeyBracket bracket, Word target, FilterShared& shared) {
   const unsigned tid = threadIdx.x;
   for (;;) {
     const int shift = bracket.shift();
@@ -77,7 +78,8 @@ __device__ __forceinline__ std::uint32_t block_select(const float* x, index_t n,
   }
 }
 
-__device__ __forceinline__ float block_top_k(const float* x, index_t n, index_t k, float largest, FilterShared& shared) {
+__device__ __forceinline__ float block_top_k(const float* x, index_t n, index_t k, float largest,
+                                             FilterShared& shared) {
   std::uint32_t low = score_key(lowest_logit);
   const std::uint32_t high = score_key(largest);
   const RowScale none{};
@@ -91,7 +93,8 @@ __device__ __forceinline__ float block_top_k(const float* x, index_t n, index_t 
   return logit_of_key(block_select<false>(x, n, none, {low, high}, static_cast<Word>(k), shared));
 }
 
-__device__ __forceinline__ Word block_mass(const float* x, index_t n, const RowScale& row, float cutoff, FilterShared& shared) {
+__device__ __forceinline__ Word block_mass(const float* x, index_t n, const RowScale& row, float cutoff,
+                                           FilterShared& shared) {
   Word sum = 0;
   for (index_t i = threadIdx.x; i < n; i += filter_threads) {
     if (x[i] >= cutoff) sum += mass_of(row.weight(x[i]));
@@ -99,8 +102,8 @@ __device__ __forceinline__ Word block_mass(const float* x, index_t n, const RowS
   return block_reduce(sum, Plus{}, Word{0}, shared.words);
 }
 
-__device__ __forceinline__ float block_top_p(const float* x, index_t n, const Processing& p, const RowScale& row, float largest,
-                                    float floor, FilterShared& shared) {
+__device__ __forceinline__ float block_top_p(const float* x, index_t n, const Processing& p, const RowScale& row,
+                                             float largest, float floor, FilterShared& shared) {
   const Word target = mass_target(p.top_p, block_mass(x, n, row, floor, shared));
   const float least = logit_at_depth(p, largest, 29);  // weights below have no mass
   const KeyBracket bracket{score_key(least > floor ? least : floor), score_key(largest)};

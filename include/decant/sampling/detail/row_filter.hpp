@@ -1,6 +1,7 @@
-// decant: the filters of one row on the CPU. Groups of 64 logits keep their maximum (group l of a tile of 1024: elements
-// l, l + 16 ...), so that later steps look only where something can be: the k-th largest maximum is a lower bound of the
-// k-th largest logit, and candidates above it are few. Top-p narrows the threshold by passes over the weights first.
+// decant: the filters of one row on the CPU. Groups of 64 logits keep their maximum (group l of a tile of 1024:
+// elements l, l + 16 ...), so that later steps look only where something can be: the k-th largest maximum is a lower
+// bound of the k-th largest logit, and candidates above it are few. Top-p narrows the threshold by passes over the
+// weights first.
 #ifndef DECANT_SAMPLING_DETAIL_ROW_FILTER_HPP
 #define DECANT_SAMPLING_DETAIL_ROW_FILTER_HPP
 
@@ -244,7 +245,9 @@ DECANT_INLINE index_t collect_lanes(const float* x, index_t n, float lower, floa
       if (i + 64 <= end) {
         mask = between(x + i, lower, upper);
       } else {
-        for (int l = 0; i + l < end; ++l) mask |= static_cast<std::uint64_t>(x[i + l] >= lower && x[i + l] < upper) << l;
+        for (int l = 0; i + l < end; ++l) {
+          mask |= static_cast<std::uint64_t>(x[i + l] >= lower && x[i + l] < upper) << l;
+        }
       }
       for (; mask != 0; mask &= mask - 1) {
         const index_t at = i + __builtin_ctzll(mask);
@@ -353,8 +356,8 @@ inline LogitBracket rough_bracket(Isa isa, const Processing& p, double target, i
   return bracket;
 }
 
-/// Where the mass of larger logits reaches top_p of that of the logits that are at least `floor`. Below `known` it is not
-/// looked for, and nothing is kept back: -inf. few: whether little is above `known`.
+/// Where the mass of larger logits reaches top_p of that of the logits that are at least `floor`. Below `known` it is
+/// not looked for: -inf then. few: whether little is above `known`.
 inline float top_p_cutoff(Isa isa, const Processing& p, const RowScale& row, const float* x, index_t n, float largest,
                           float floor, float known, bool few, const FilterScratch& scratch) {
   const std::uint64_t total = row_mass<true, false>(isa, row, x, n, scratch.maxima, floor, scratch.weights);

@@ -28,20 +28,6 @@ struct LogitTerm {
     return probability(row, logits[i]);
   }
   DECANT_INLINE void block(index_t i, float* p) const { probabilities_64(row, logits + i, p); }
-  /// Whether all of [first, last) is below the cutoff.
-  DECANT_INLINE bool none(index_t first, index_t last) const {
-    const float cutoff = row.cutoff;
-    if (!(cutoff > -__builtin_huge_valf())) return false;
-    std::int32_t any[64] = {};
-    index_t i = first;
-    for (; i + 64 <= last; i += 64) {
-      for (int l = 0; l < 64; ++l) any[l] |= logits[i + l] >= cutoff ? 1 : 0;
-    }
-    for (int l = 0; i + l < last; ++l) any[l] |= logits[i + l] >= cutoff ? 1 : 0;
-    std::int32_t all = 0;
-    for (int l = 0; l < 64; ++l) all |= any[l];
-    return all == 0;
-  }
 };
 
 }  // namespace decant::sampling::detail

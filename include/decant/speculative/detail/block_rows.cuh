@@ -107,7 +107,7 @@ class BlockRows {
     __shared__ double doubles[32];
     __shared__ std::int32_t ints[32];
     std::int32_t token = -1;
-    const auto term = [&](index_t y) { return p_.at(node, static_cast<std::int32_t>(y)); };
+    const auto term = [&](index_t y) { return weight_of(p_.at(node, static_cast<std::int32_t>(y))); };
     const auto status = sampling::detail::block_race(term, vocab_, key, doubles, ints, token);
     if (status == sampling::RowStatus::bad_row) bad_ = true;
     return token;

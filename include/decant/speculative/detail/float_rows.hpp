@@ -87,7 +87,7 @@ class FloatRows {
   FloatRows(Isa isa, const Source& p, View<const float, 2> q, std::int32_t vocab, float* totals)
       : isa_(isa), p_(p), q_(q), vocab_(vocab), totals_(totals) {}
 
-  double target(std::int32_t node, std::int32_t token) { return checked(p_.at(node, token)); }
+  DECANT_UNFUSED double target(std::int32_t node, std::int32_t token) { return checked(p_.at(node, token)); }
   double draft(std::int32_t row, std::int32_t token) { return checked(q_row(row)[token]); }
   bool bad() const { return bad_; }
 
@@ -159,7 +159,7 @@ class FloatRows {
 
   /// The token that wins the race p / E; -1: none has mass.
   std::int32_t race(std::int32_t node, const DrawKey& key) {
-    const auto term = [&](index_t y) { return p_.at(node, y); };
+    const auto term = [&](index_t y) { return weight_of(p_.at(node, y)); };
     std::int32_t token = -1;
     if (sampling::detail::race_row(term, vocab_, key, token) == sampling::RowStatus::bad_row) bad_ = true;
     return token;

@@ -91,6 +91,9 @@ DECANT_HD inline PassTerms pass_terms(const PassScalars& s, float p, float q) {
   return {d < 0 ? 0.0f : d, whole < lost ? whole : lost};
 }
 
+/// A chance as a race takes it: NaN where it is none.
+DECANT_HD inline float weight_of(float p) { return p >= 0 && p < __builtin_huge_valf() ? p : __builtin_nanf(""); }
+
 /// A, as a draw adds it up. Without a floor the same bits as pass_terms().left.
 DECANT_HD inline float draw_term(float scale, float cut, float floor, float p, float q) {
   using ::decant::detail::rounded_product;
