@@ -15,6 +15,7 @@
 #include "output.hpp"
 #include "packer.hpp"
 #include "progress.hpp"
+#include "speculate.hpp"
 
 namespace {
 
@@ -32,6 +33,8 @@ struct Options {
   std::string attention = "dense";
   std::string weights = "stored";
   std::string calibration;
+  std::string draft = "none";
+  SpeculationNames speculation;
   std::vector<std::string> compare;
   int runs = 5;
   index_t kl_on_prompt = 0;
@@ -56,6 +59,17 @@ std::string read_prompt(const Options& o) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
+/// While decoding, the prompt left out.
+double tokens_per_second(double tpot_ms) {
+  return tpot_ms > 0 ? 1000 / tpot_ms : 0;
+}
+
+/// Tokens per step of the model; null without a drafter.
+Json acceptance_length(const Result& r) {
+  const double length = r.median_of(&Generation::acceptance_length);
+  return length > 0 ? Json(length) : Json(nullptr);
+}
+
 Json to_json(const Result& r) {
   return {{"policies", r.composition.text},
           {"ttft_ms", r.median_of(&Generation::ttft_ms)},
@@ -65,7 +79,8 @@ Json to_json(const Result& r) {
           {"kl", r.distance.kl},
           {"kl_stderr", r.distance.kl_stderr},
           {"top1_agreement", r.distance.top1_agreement},
-          {"acceptance_length", nullptr},  // without a drafter there is none
+          {"tokens_per_second", tokens_per_second(r.median_of(&Generation::tpot_ms))},
+          {"acceptance_length", acceptance_length(r)},
           {"text", tokens_to_bytes(r.generations[0].tokens)}};
 }
 
@@ -80,6 +95,11 @@ void print_table(const std::vector<Result>& results) {
                      fixed(r.distance.kl_stderr, 6), fixed(100 * r.distance.top1_agreement, 1) + " %"});
   }
   std::cout << markdown_table(table);
+}
+
+void require_speculation(const Options& o, const Composition& c) {
+  decant::require(std::holds_alternative<decant::attention::Dense>(c.stack.attention.policy), "runtime", "--attention",
+                  "dense where tokens are drafted", o.attention);
 }
 
 void run(const Options& o) {
@@ -103,6 +123,7 @@ void run(const Options& o) {
     if (o.weights != "stored") results[0].composition.text += " weights=" + o.weights;
   }
   for (const Result& r : results) require_weights_name(r.composition.weights);
+  if (o.draft != "none") require_speculation(o, results[0].composition);
   const Tokens prompt = prompt_tokens(model.config, read_prompt(o));
   const auto n = static_cast<index_t>(prompt.size());
   decant::require(n + o.max_tokens - 1 <= model.config.context, "runtime", "the prompt and --max-tokens",
@@ -126,11 +147,19 @@ void run(const Options& o) {
   for (std::size_t i = 0; i < total; ++i) {
     Result& r = results[i % results.size()];
     const auto engine = make_engine(cpu, model.config, *r.weights, r.composition.stack, cache);
-    r.generations.push_back(
-        generate(*engine, prompt, o.max_tokens, Sampler(o.temperature, o.seed), [&](const Tokens& t) {
-          progress(r.composition.text + ", run " + std::to_string(i / results.size() + 1) + ", token", t.size(),
-                   static_cast<std::size_t>(o.max_tokens));
-        }));
+    const auto on_token = [&](const Tokens& t) {
+      progress(r.composition.text + ", run " + std::to_string(i / results.size() + 1) + ", token", t.size(),
+               static_cast<std::size_t>(o.max_tokens));
+    };
+    if (o.draft == "none") {
+      r.generations.push_back(generate(*engine, prompt, o.max_tokens, Sampler(o.temperature, o.seed), on_token));
+      continue;
+    }
+    const sampling::Processing processing{.temperature = static_cast<float>(o.temperature)};
+    const Composed c = compose(cpu, *engine, model, o.speculation, processing, n);
+    if (i == 0) r.composition.text += " " + c.text;
+    r.generations.push_back(generate_speculatively(cpu, *engine, model.config, prompt, o.max_tokens, c.speculation,
+                                                   c.nodes, processing, o.seed, on_token));
   }
 
   if (comparing || !o.common.json.empty()) {
@@ -138,9 +167,8 @@ void run(const Options& o) {
     const auto reference_engine = make_engine(cpu, model.config, model.weights, AnyStack{}, cache);
     const Tokens before(prompt.begin(), prompt.end() - o.kl_on_prompt);
     const Tokens reference =
-        o.kl_on_prompt > 0
-            ? Tokens(prompt.end() - o.kl_on_prompt, prompt.end())
-            : generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
+        o.kl_on_prompt > 0 ? Tokens(prompt.end() - o.kl_on_prompt, prompt.end())
+                           : generate(*reference_engine, prompt, o.max_tokens, Sampler(), [](const Tokens&) {}).tokens;
     const std::vector<float> expected = forced_logits(*reference_engine, before, reference);
     std::size_t done = 0;
     for (Result& r : results) {
@@ -169,6 +197,9 @@ void run(const Options& o) {
     std::fprintf(stderr, "%s: %lld prompt tokens, TTFT %.1f ms, TPOT %.3f ms, KV %lld bytes\n",
                  r.composition.text.c_str(), static_cast<long long>(n), r.median_of(&Generation::ttft_ms),
                  r.median_of(&Generation::tpot_ms), static_cast<long long>(r.generations[0].kv_bytes));
+    if (o.draft != "none")
+      std::fprintf(stderr, "%.1f tokens/s, %.3f tokens per step of the model\n",
+                   tokens_per_second(r.median_of(&Generation::tpot_ms)), r.median_of(&Generation::acceptance_length));
   }
   if (!o.common.json.empty()) {
     Json json = Json::array();
@@ -197,6 +228,23 @@ int main(int argc, char** argv) {
           ->capture_default_str();
   app.add_option("--calibration", o.calibration,
                  "Text that weight quantizers look at; by default the model's calibration.txt");
+  auto* draft = app.add_option("--draft", o.draft,
+                               "Speculative decoding: ngram, suffix, early-exit (the model's lower layers and "
+                               "draft.safetensors of its folder) or early-exit:LAYERS (its lower layers alone)")
+                    ->capture_default_str();
+  app.add_option(
+         "--verify", o.speculation.verify,
+         "Verifier: " + verifier_names() +
+             " (typical and top-k change the text's law); by default univer, or membership at temperature 0 and for "
+             "drafts that are not drawn")
+      ->needs(draft);
+  auto* gamma = app.add_option("--gamma", o.speculation.gamma,
+                               "Drafted tokens per step: a number, or throughput, speckv or edc, which choose")
+                    ->capture_default_str()
+                    ->needs(draft);
+  app.add_option("--tree", o.speculation.tree, "Draft a tree: children per node and level, as 2,2,1")
+      ->needs(draft)
+      ->excludes(gamma);
   app.add_option("--compare", o.compare,
                  "A composition for the table, as \"full\", \"visibility=speed:0.75 evict=capkv:0.25\", "
                  "\"attention=santa:n/16\" or \"weights=gptq4\"; repeat it")
@@ -204,11 +252,15 @@ int main(int argc, char** argv) {
       ->excludes(visibility)
       ->excludes(evict)
       ->excludes(attention)
-      ->excludes(weights);
+      ->excludes(weights)
+      ->excludes(draft);
   app.add_option("--runs", o.runs, "Runs of each composition; times are medians")->capture_default_str();
   app.add_option("--kl-on-prompt", o.kl_on_prompt,
                  "Measure KL and agreement on so many tokens at the end of the prompt, decoded one by one; 0: on the "
                  "full model's greedy text")
       ->capture_default_str();
-  return run_program(app, argc, argv, [&] { run(o); });
+  return run_program(app, argc, argv, [&] {
+    o.speculation.draft = o.draft;
+    run(o);
+  });
 }

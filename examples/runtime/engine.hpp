@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <decant/core/cpu.hpp>
 
@@ -31,6 +32,12 @@ class Engine {
   virtual View<const float, 2> prefill(const Tokens& prompt, index_t room, Logits which = Logits::last,
                                        Evict when = Evict::now) = 0;
   virtual View<const float, 2> decode(const Tokens& tokens, Logits which = Logits::last) = 0;
+  virtual View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents,
+                                      index_t layers) = 0;
+  virtual View<const float, 2> finish() = 0;
+  virtual void keep(const std::vector<std::int32_t>& path) = 0;
+  virtual index_t draft_nodes() const = 0;
+  virtual index_t draft_layers() const = 0;
   virtual void evict(const AnyEviction& policy, const kv::Budget& budget) = 0;
   virtual std::unique_ptr<Engine> copy() const = 0;
   virtual index_t kv_bytes() = 0;

@@ -45,6 +45,7 @@ struct Generation {
   double ttft_ms = 0;    // prompt to first token, eviction included
   double tpot_ms = 0;    // per further token, on average; 0 when there is none
   index_t kv_bytes = 0;  // of the rows in use at the end
+  double acceptance_length = 0;  // tokens per step of speculative decoding, on average; 0: none was done
 };
 
 /// `count` tokens after the prompt. The last one is not fed back, so count - 1 decoded tokens are in the cache at the

@@ -8,6 +8,7 @@
 #include <decant/core/cpu.hpp>
 #include <decant/kv/compact.hpp>
 #include <decant/kv/write.hpp>
+#include <decant/speculative/keep_path.hpp>
 
 #include "config.hpp"
 
@@ -55,6 +56,9 @@ class DenseCache {
     decant::kv::append(cpu, view(), 0, keys, values);
   }
   void compact(decant::Cpu& cpu, decant::kv::KeptView kept) { decant::kv::compact(cpu, view(), kept); }
+  void keep_path(decant::Cpu& cpu, const decant::speculative::AcceptedPaths& paths) {
+    decant::speculative::keep_path(cpu, view(), paths);
+  }
   index_t bytes_in_use() { return detail::bytes_in_use(view()); }
 
  private:
@@ -79,6 +83,9 @@ class PagedCache {
   }
   void compact(decant::Cpu& cpu, decant::kv::KeptView kept) {
     decant::kv::compact(cpu, table_, keys(), values(), kept);
+  }
+  void keep_path(decant::Cpu& cpu, const decant::speculative::AcceptedPaths& paths) {
+    decant::speculative::keep_path(cpu, table_, keys(), values(), paths);
   }
   index_t bytes_in_use() { return detail::bytes_in_use(view()); }
 
@@ -112,6 +119,9 @@ class RaggedCache {
     decant::kv::append(cpu, view(), 0, keys, values);
   }
   void compact(decant::Cpu& cpu, decant::kv::KeptView kept) { decant::kv::compact(cpu, view(), kept); }
+  void keep_path(decant::Cpu& cpu, const decant::speculative::AcceptedPaths& paths) {
+    decant::speculative::keep_path(cpu, view(), paths);
+  }
   index_t bytes_in_use() { return detail::bytes_in_use(view()); }
 
  private:

@@ -13,6 +13,7 @@
 #include <decant/attention/dense.hpp>
 #include <decant/attention/policy.hpp>
 #include <decant/attention/santa_types.hpp>
+#include <decant/attention/tree_mask.hpp>
 #include <decant/core/cpu.hpp>
 #include <decant/kv/eviction.hpp>
 #include <decant/kv/visibility.hpp>
@@ -33,16 +34,26 @@ enum class Logits { last, all };
 /// Whether a prompt's KV rows are evicted while it runs, or by a later call of evict().
 enum class Evict { now, later };
 
-/// Query i sees all cached rows but the last behind[i]: causal attention for any of the tokens that were cached last.
-struct Behind {
-  static constexpr bool whole_range = true;
-  View<const std::int32_t, 1> behind;
+/// What a query sees of the cached rows: all but the last behind[i], or, of the last `nodes`, which are a draft tree,
+/// what row i of `words` says (tree_mask.hpp), and all before them.
+struct Seen {
+  View<const std::int32_t, 1> behind{};
+  View<const std::uint64_t, 1> words{};
+  index_t nodes = 0;
 
   DECANT_HD bool allowed(index_t, index_t query, index_t key, index_t, index_t keys) const {
-    return key < keys - behind[query];
+    if (nodes == 0) return key < keys - behind[query];
+    const index_t node = key - (keys - nodes);
+    return node < 0 || ((words[query * ((nodes + 63) / 64) + node / 64] >> (node % 64)) & 1) != 0;
+  }
+  DECANT_HD std::uint64_t word(index_t, index_t query, index_t first, index_t count, index_t, index_t keys) const {
+    std::uint64_t bits = 0;
+    if (nodes == 0 || first + count <= keys - nodes) return ~bits >> (64 - count);  // range() has cut the rest off
+    for (index_t j = 0; j < count; ++j) bits |= std::uint64_t{allowed(0, query, first + j, 0, keys)} << j;
+    return bits;
   }
   DECANT_HD decant::attention::KeyRange range(index_t, index_t query, index_t, index_t keys) const {
-    return {0, keys - behind[query]};
+    return {0, nodes == 0 ? keys - behind[query] : keys};
   }
 };
 
@@ -98,6 +109,7 @@ class Llama {
                     "at most the model's context of " + std::to_string(c_.context) + " tokens", n + room);
     require_vocabulary(prompt);
     ready_ = false;  // until the last layer has run, in case that one throws
+    tree_ = {};
     prompt_ = n;
     length_ = n;
     rope_.reserve(n + room);
@@ -135,6 +147,7 @@ class Llama {
   View<const float, 2> decode(const Tokens& tokens, Logits which = Logits::last) {
     const auto m = static_cast<index_t>(tokens.size());
     decant::require(ready_, "runtime::Llama::decode", "this", "a prompt first", "none");
+    decant::require(tree_.parents.empty(), "runtime::Llama::decode", "this", "keep() after a draft", "a draft");
     decant::require(m >= 1, "runtime::Llama::decode", "tokens", "at least 1 token", m);
     decant::require(length_ + m <= c_.context, "runtime::Llama::decode", "tokens",
                     "at most the model's context of " + std::to_string(c_.context) + " tokens in all", length_ + m);
@@ -155,11 +168,93 @@ class Llama {
     return project(x);
   }
 
+  /// --- a draft tree: extend() once or several times, finish(), keep(). On the processor only.
+
+  /// Adds nodes to the draft tree that follows the sequence: parents[i] is a node, of this call or an earlier one, -1
+  /// for node 0 alone. Runs them through the lowest `layers` layers, the same number for the whole tree, and returns
+  /// their states there, [tokens, hidden], valid until the next call. Their KV rows follow the sequence's: until
+  /// keep(), each node takes a row of the room for further tokens.
+  View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents, index_t layers) {
+    constexpr const char* where = "runtime::Llama::extend";
+    const auto m = static_cast<index_t>(tokens.size());
+    const auto before = static_cast<index_t>(tree_.parents.size());
+    decant::require(ready_ && !tree_.finished, where, "this", "a prompt, and no finished draft", "another state");
+    decant::require(m >= 1, where, "tokens", "at least 1 token", m);
+    decant::require_equal(static_cast<index_t>(parents.size()), m, where, "parents");
+    decant::require(layers >= 0 && layers <= c_.layers, where, "layers", "0 to " + std::to_string(c_.layers), layers);
+    decant::require(before == 0 || layers == tree_.layers, where, "layers",
+                    "the draft's " + std::to_string(tree_.layers), layers);
+    require_vocabulary(tokens);
+    std::vector<std::int32_t> positions = tree_.positions;
+    for (const std::int32_t parent : parents) {
+      const auto node = static_cast<std::int32_t>(positions.size());
+      decant::require(node == 0 ? parent == -1 : parent >= 0 && parent < node, where, "parents",
+                      "a node before each, -1 for node 0", parent);
+      positions.push_back(node == 0 ? static_cast<std::int32_t>(length_)
+                                    : positions[static_cast<std::size_t>(parent)] + 1);
+    }
+    const index_t end = 1 + *std::max_element(positions.begin(), positions.end());
+    decant::require(end <= c_.context, where, "tokens",
+                    "at most the model's context of " + std::to_string(c_.context) + " tokens on a path", end);
+    tree_.positions = std::move(positions);
+    tree_.parents.insert(tree_.parents.end(), parents.begin(), parents.end());
+    tree_.layers = layers;
+    rope_.reserve(end);
+
+    decant::Workspace::Scope scope(ctx_.workspace());
+    std::vector<std::int32_t> every(tokens.size());
+    std::iota(every.begin(), every.end(), 0);
+    const View<float, 2> x = run_tree(embed(tokens, every), before, 0, layers);
+    tree_.states.insert(tree_.states.end(), x.data(), x.data() + x.size());
+    return View<const float, 2>(tree_.states.data() + before * c_.hidden, m, c_.hidden);
+  }
+
+  /// Runs the whole tree through the layers above; logits [nodes, vocab], valid until the next call.
+  View<const float, 2> finish() {
+    const auto nodes = static_cast<index_t>(tree_.parents.size());
+    decant::require(nodes > 0 && !tree_.finished, "runtime::Llama::finish", "this", "a draft", "none");
+    decant::Workspace::Scope scope(ctx_.workspace());
+    const View<float, 2> x(tree_.states.data(), nodes, c_.hidden);
+    run_tree(x, 0, tree_.layers, c_.layers);
+    tree_.finished = true;
+    return project(x);
+  }
+
+  /// Ends the draft: the nodes of `path`, from node 0 downwards, become the sequence's next tokens, the others go. Of
+  /// an unfinished draft nothing can stay.
+  void keep(const std::vector<std::int32_t>& path) {
+    constexpr const char* where = "runtime::Llama::keep";
+    const auto nodes = static_cast<std::int32_t>(tree_.parents.size());
+    decant::require(path.empty() || tree_.finished, where, "path", "nothing of an unfinished draft",
+                    static_cast<index_t>(path.size()));
+    std::int32_t above = -1;
+    for (const std::int32_t node : path) {
+      decant::require(node >= 0 && node < nodes && tree_.parents[static_cast<std::size_t>(node)] == above, where,
+                      "path", "each node below the one before it", node);
+      above = node;
+    }
+    const std::int32_t offsets[] = {0, nodes};
+    const auto length = static_cast<std::int32_t>(path.size()) - 1;
+    const index_t below = length > 0 ? length : 0;
+    const decant::speculative::AcceptedPaths paths{
+        View<const std::int32_t, 1>(offsets, 2),
+        View<const std::int32_t, 2>(below > 0 ? path.data() + 1 : nullptr, 1, below),
+        View<const std::int32_t, 1>(&length, 1)};
+    for (index_t l = 0; l < (tree_.finished ? c_.layers : tree_.layers); ++l) cache(l).keep_path(ctx_, paths);
+    length_ += static_cast<index_t>(path.size());
+    tree_ = {};
+  }
+
+  /// Of the draft: its nodes so far, and how many layers extend() has run them through.
+  index_t draft_nodes() const { return static_cast<index_t>(tree_.parents.size()); }
+  index_t draft_layers() const { return tree_.layers; }
+
   /// Evicts from every layer that holds the whole prompt, after prefill(..., Evict::later) and before decode(). A copy
   /// of this object evicts from a copy of the cache.
   template <class Policy>
   void evict(const Policy& policy, const kv::Budget& budget) {
-    const bool ready = ready_ && static_cast<index_t>(queries_.size()) == c_.layers && length_ == prompt_;
+    const bool ready =
+        ready_ && static_cast<index_t>(queries_.size()) == c_.layers && length_ == prompt_ && tree_.parents.empty();
     decant::require(ready, "runtime::Llama::evict", "this", "a prompt whose eviction was left for later", "none");
     using Layer = decltype(layer_view(0));
     std::vector<Layer> layers;
@@ -187,6 +282,7 @@ class Llama {
                     "1 to the model's context of " + std::to_string(c_.context) + " tokens", prompt);
     decant::require_equal(static_cast<index_t>(caches.size()), c_.layers, where, "caches");
     queries_.clear();
+    tree_ = {};
     caches_ = std::move(caches);
     prompt_ = prompt;
     length_ = prompt;
@@ -212,6 +308,14 @@ class Llama {
   struct PromptQueries {
     Vector plain;
     Vector rotated;
+  };
+
+  /// Drafted tokens behind the sequence.
+  struct Tree {
+    std::vector<std::int32_t> parents, positions;  // of every node
+    index_t layers = 0;                            // that have run
+    bool finished = false;                         // whether the others have, too
+    std::vector<float> states;                     // [nodes, hidden], above those layers
   };
 
   /// The prompt tokens that a layer computes.
@@ -245,6 +349,15 @@ class Llama {
   /// While a prompt runs, ready_ is false.
   View<float, 2> run_layer(index_t layer, View<float, 2> x, const std::vector<std::int32_t>& positions,
                            const std::vector<std::int32_t>& leaving, PromptQueries* queries) {
+    decant::Workspace::Scope scope(ctx_.workspace());
+    std::vector<std::int32_t> behind;
+    for (const std::int32_t row : leaving) behind.push_back(static_cast<std::int32_t>(x.extent(0)) - 1 - row);
+    return run_layer(layer, x, positions, leaving, queries, Seen{stage(ctx_, behind)});
+  }
+
+  /// The same, and the rows that leave see what `seen` says.
+  View<float, 2> run_layer(index_t layer, View<float, 2> x, const std::vector<std::int32_t>& positions,
+                           const std::vector<std::int32_t>& leaving, PromptQueries* queries, const Seen& seen) {
     const LayerWeights& w = w_.layers[static_cast<std::size_t>(layer)];
     Cache& cache = caches_[static_cast<std::size_t>(layer)];
     const index_t tokens = x.extent(0);
@@ -270,11 +383,9 @@ class Llama {
     q = keep_rows(ctx_, q, leaving);
     auto attended = take(outputs, c_.heads * c_.head_dim);
     const std::vector<std::int32_t> indptr = {0, static_cast<std::int32_t>(outputs)};
-    std::vector<std::int32_t> behind;
-    for (const std::int32_t row : leaving) behind.push_back(static_cast<std::int32_t>(tokens) - 1 - row);
     const auto attend_by = [&](const auto& policy) {
       attend(ctx_, policy, decant::attention::Queries<float>{heads_of(q), stage(ctx_, indptr)}, cache.view(),
-             heads_of(attended), View<float, 2>{}, Behind{stage(ctx_, behind)});
+             heads_of(attended), View<float, 2>{}, seen);
     };
     if (ready_)
       attend_by(in_layer(stack_.attention, layer));
@@ -301,6 +412,22 @@ class Llama {
       linear(ctx_, w.down, g, h);
       add(ctx_, rows, h);
     }
+    return x;
+  }
+
+  /// Layers [first, last) over rows x, the draft tree's nodes from `from` on, in place.
+  View<float, 2> run_tree(View<float, 2> x, index_t from, index_t first, index_t last) {
+    const auto nodes = static_cast<index_t>(tree_.parents.size());
+    std::vector<std::uint64_t> words(static_cast<std::size_t>(decant::attention::tree_words(nodes)));
+    decant::attention::tree_mask_from_parents(View<const std::int32_t, 1>(tree_.parents),
+                                              View<std::uint64_t, 1>(words));
+    const index_t skipped = from * ((nodes + 63) / 64);
+    const Seen seen{
+        {}, View<const std::uint64_t, 1>(words.data() + skipped, static_cast<index_t>(words.size()) - skipped), nodes};
+    const std::vector<std::int32_t> positions(tree_.positions.begin() + from, tree_.positions.end());
+    std::vector<std::int32_t> every(positions.size());
+    std::iota(every.begin(), every.end(), 0);
+    for (index_t l = first; l < last; ++l) run_layer(l, x, positions, every, nullptr, seen);
     return x;
   }
 
@@ -395,6 +522,7 @@ class Llama {
   index_t length_ = 0;
   std::vector<Cache> caches_;  // one per layer
   std::vector<PromptQueries> queries_;
+  Tree tree_;
   typename Backend<Ctx>::Kept kept_;
   std::vector<float> logits_;
   std::function<void(index_t)> on_layer_;

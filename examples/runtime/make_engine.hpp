@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "engine.hpp"
 
@@ -19,6 +20,13 @@ class LlamaEngine final : public Engine {
     return llama_.prefill(prompt, room, which, when);
   }
   View<const float, 2> decode(const Tokens& tokens, Logits which) override { return llama_.decode(tokens, which); }
+  View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents, index_t layers) override {
+    return llama_.extend(tokens, parents, layers);
+  }
+  View<const float, 2> finish() override { return llama_.finish(); }
+  void keep(const std::vector<std::int32_t>& path) override { llama_.keep(path); }
+  index_t draft_nodes() const override { return llama_.draft_nodes(); }
+  index_t draft_layers() const override { return llama_.draft_layers(); }
   void evict(const AnyEviction& policy, const kv::Budget& budget) override { llama_.evict(policy, budget); }
   std::unique_ptr<Engine> copy() const override { return std::make_unique<LlamaEngine>(*this); }
   index_t kv_bytes() override { return llama_.kv_bytes(); }

@@ -41,6 +41,32 @@ inline void linear(decant::Cpu& cpu, const Matrix& w, View<const float, 2> x, Vi
   std::visit([&](const auto& m) { matmul(cpu, m, x, y); }, w);
 }
 
+/// A tensor of two dimensions in F32, F16 or BF16, where it lies.
+inline Matrix plain_matrix(const Tensor& tensor) {
+  const auto as = [&](auto zero) -> Matrix {
+    using T = decltype(zero);
+    return quant::Plain<T>{View<const T, 2>(reinterpret_cast<const T*>(tensor.data), tensor.shape[0], tensor.shape[1])};
+  };
+  if (tensor.dtype == DType::f32) return as(float{});
+  if (tensor.dtype == DType::f16) return as(decant::fp16{});
+  return as(decant::bf16{});
+}
+
+/// A tensor of one dimension in F32, F16 or BF16, as floats.
+inline std::vector<float> widened(const Tensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape[0]));
+  const auto widen = [&](auto zero) {
+    decant::kv::load_row(reinterpret_cast<const decltype(zero)*>(tensor.data), tensor.shape[0], values.data());
+  };
+  if (tensor.dtype == DType::f32)
+    widen(float{});
+  else if (tensor.dtype == DType::f16)
+    widen(decant::fp16{});
+  else
+    widen(decant::bf16{});
+  return values;
+}
+
 struct LayerWeights {
   View<const float, 1> attention_norm;  // norms are a few hundred numbers: widened once
   Matrix q, k, v, o;
@@ -93,31 +119,12 @@ class Weights {
       bytes += packed->bytes();
       return *packed;
     }
-    const Tensor& tensor = find(name, {rows, columns});
-    const auto as = [&](auto zero) -> Matrix {
-      using T = decltype(zero);
-      return quant::Plain<T>{View<const T, 2>(reinterpret_cast<const T*>(tensor.data), rows, columns)};
-    };
-    if (tensor.dtype == DType::f32) return as(float{});
-    if (tensor.dtype == DType::f16) return as(decant::fp16{});
-    return as(decant::bf16{});
+    return plain_matrix(find(name, {rows, columns}));
   }
 
   View<const float, 1> vector(const std::string& name, index_t size) {
-    const Tensor& tensor = find(name, {size});
-    const auto memory = std::make_shared<std::vector<float>>(static_cast<std::size_t>(size));
-    std::vector<float>& values = *memory;
-    const auto widen = [&](auto zero) {
-      decant::kv::load_row(reinterpret_cast<const decltype(zero)*>(tensor.data), size, values.data());
-    };
-    if (tensor.dtype == DType::f32)
-      widen(float{});
-    else if (tensor.dtype == DType::f16)
-      widen(decant::fp16{});
-    else
-      widen(decant::bf16{});
-    widened_.push_back(memory);
-    return values;
+    widened_.push_back(std::make_shared<std::vector<float>>(widened(find(name, {size}))));
+    return *widened_.back();
   }
 
   const Tensor& find(const std::string& name, const std::vector<index_t>& shape) {

@@ -1,0 +1,274 @@
+// Speculative decoding with real drafts: greedy text is that of plain decoding whatever drafts and verifies, sampled
+// text has the model's law, and what is composed wrongly is refused.
+#include "speculate.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <decant/speculative/fixed_length.hpp>
+#include <decant/speculative/model_drafter.hpp>
+#include <decant/speculative/ngram.hpp>
+
+#include "../runtime/loaded_model.hpp"
+#include "catch_compat.hpp"
+#include "tokenizer.hpp"
+
+namespace runtime_test {
+namespace {
+
+namespace sampling = decant::sampling;
+namespace speculative = decant::speculative;
+using decant::View;
+using runtime::SpeculationNames;
+using runtime::Tokens;
+
+const runtime::Model& checkpoint() {
+  static const runtime::Model model(std::string(DECANT_SOURCE_DIR) + "/examples/model");
+  return model;
+}
+
+Tokens prompt_of(std::size_t bytes) {
+  const auto text = runtime::read_text_file(checkpoint().folder + "/evaluation.txt");
+  return runtime::prompt_tokens(checkpoint().config, std::string_view(text).substr(4000, bytes));
+}
+
+runtime::Generation generate(const SpeculationNames& names, const Tokens& prompt, index_t count, float temperature,
+                             const char* composition = "full", const char* cache = "ragged", std::uint64_t seed = 5) {
+  decant::Cpu cpu;
+  const runtime::Model& m = checkpoint();
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::parse_composition(composition, m.config).stack,
+                           runtime::parse_cache(cache, "f32"));
+  const sampling::Processing processing{.temperature = temperature};
+  const runtime::Composed c = runtime::compose(cpu, *engine, m, names, processing, static_cast<index_t>(prompt.size()));
+  return runtime::generate_speculatively(cpu, *engine, m.config, prompt, count, c.speculation, c.nodes, processing,
+                                         seed, [](const Tokens&) {});
+}
+
+Tokens plain(const Tokens& prompt, index_t count, const char* composition = "full", const char* cache = "ragged") {
+  decant::Cpu cpu;
+  const runtime::Model& m = checkpoint();
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::parse_composition(composition, m.config).stack,
+                           runtime::parse_cache(cache, "f32"));
+  return runtime::generate(*engine, prompt, count, runtime::Sampler(), [](const Tokens&) {}).tokens;
+}
+
+TEST_CASE("speculate: greedy text is that of plain decoding, for every drafter, verifier and controller",
+          "[engine][speculative]") {
+  const Tokens prompt = prompt_of(150);
+  const index_t count = 24;
+  const Tokens expected = plain(prompt, count);
+  std::vector<SpeculationNames> all = {{.draft = "ngram"},
+                                       {.draft = "suffix", .gamma = "6"},
+                                       {.draft = "early-exit:2"},
+                                       {.gamma = "0"},
+                                       {.gamma = "1"},
+                                       {.gamma = "7"},
+                                       {.gamma = "edc"},
+                                       {.tree = "1,1,1"},
+                                       {.tree = "3,2,2"}};
+  for (const char* verifier : {"chain", "block", "multi-round", "rrsw", "greedy", "traversal", "univer", "univer-paper",
+                               "membership", "gumbel", "typical"}) {
+    all.push_back({.verify = verifier});
+    all.push_back({.draft = "ngram", .verify = verifier});
+    all.push_back({.verify = verifier, .tree = "2,2,1"});
+  }
+  all.push_back({.verify = "kseq"});
+  all.push_back({.verify = "kseq", .tree = "2,2"});
+  for (const SpeculationNames& names : all) {
+    INFO(names.draft << " " << names.verify << " " << names.gamma << " " << names.tree);
+    const auto got = generate(names, prompt, count, 0);
+    CHECK(got.tokens == expected);
+    CHECK((names.gamma == "0" ? got.acceptance_length == 1 : got.acceptance_length > 1));
+  }
+  CHECK(generate({.gamma = "throughput"}, prompt, 20, 0).tokens == Tokens(expected.begin(), expected.begin() + 20));
+}
+
+TEST_CASE("speculate: so it is with SPEED, eviction and every cache layout, and the cache holds the same rows",
+          "[engine][speculative]") {
+  const Tokens prompt = prompt_of(150);
+  for (const char* composition : {"visibility=speed", "evict=snapkv:0.6", "visibility=speed evict=capkv:0.6"}) {
+    const Tokens expected = plain(prompt, 30, composition);
+    for (const char* cache : {"dense", "paged:16", "ragged"}) {
+      INFO(composition << ", " << cache);
+      const auto got = generate({.tree = "2,2,1"}, prompt, 30, 0, composition, cache);
+      CHECK(got.tokens == expected);
+      CHECK(got.kv_bytes == generate({.gamma = "0"}, prompt, 30, 0, composition, cache).kv_bytes);
+    }
+  }
+}
+
+TEST_CASE("speculate: verifiers that follow the target sample the same text whatever is drafted",
+          "[engine][speculative]") {
+  const Tokens prompt = prompt_of(100);
+  for (const char* verifier : {"membership", "gumbel"}) {
+    INFO(verifier);
+    const Tokens expected = generate({.verify = verifier, .gamma = "0"}, prompt, 40, 1).tokens;
+    CHECK(generate({.verify = verifier, .gamma = "5"}, prompt, 40, 1).tokens == expected);
+    CHECK(generate({.verify = verifier, .tree = "3,2,1"}, prompt, 40, 1).tokens == expected);
+    CHECK(generate({.draft = "ngram", .verify = verifier}, prompt, 40, 1).tokens == expected);
+  }
+}
+
+TEST_CASE("speculate: drafts fit the end of the text and of the context", "[engine][speculative]") {
+  const Tokens prompt = prompt_of(40);
+  for (const index_t count : {index_t{1}, index_t{2}, index_t{3}, index_t{5}})
+    CHECK(generate({.gamma = "6"}, prompt, count, 0).tokens == plain(prompt, count));
+  const Tokens longest = prompt_of(2028);
+  REQUIRE(longest.size() == 2029);
+  const auto count = static_cast<index_t>(2048 - longest.size() + 1);
+  CHECK(generate({.tree = "2,2,2"}, longest, count, 0).tokens == plain(longest, count));
+}
+
+/// The p-value of a chi-square sum by Wilson and Hilferty's cube root.
+double p_value(double chi_square, double degrees) {
+  const double k = 2 / (9 * degrees);
+  const double z = (std::cbrt(chi_square / degrees) - (1 - k)) / std::sqrt(k);
+  return 0.5 * std::erfc(z / std::sqrt(2.0));
+}
+
+/// Where each token stands in the model's distribution, uniform on [0, 1] where the text has the model's law: the mass
+/// of likelier tokens (of lower ids among equals) and a random share of its own. The p-value over 20 equal bins.
+double law_of(const Tokens& prompt, const Tokens& text) {
+  decant::Cpu cpu;
+  const runtime::Model& m = checkpoint();
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::AnyStack{}, runtime::parse_cache("ragged", "f32"));
+  Tokens tokens = prompt;
+  tokens.insert(tokens.end(), text.begin(), text.end());
+  const auto logits = engine->prefill(tokens, 0, runtime::Logits::all);
+  std::vector<double> bins(20);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto row = runtime::log_softmax(&logits(static_cast<index_t>(prompt.size() + i) - 1, 0), m.config.vocab);
+    const auto own = static_cast<std::size_t>(text[i]);
+    double below = 0;
+    for (std::size_t t = 0; t < row.size(); ++t) {
+      if (row[t] > row[own] || (row[t] == row[own] && t < own)) below += std::exp(row[t]);
+    }
+    below += decant::Philox{99}.uniform_double(static_cast<std::uint32_t>(i)) * std::exp(row[own]);
+    bins[std::min<std::size_t>(19, static_cast<std::size_t>(below * 20))] += 1;
+  }
+  double sum = 0;
+  const double expected = static_cast<double>(text.size()) / 20;
+  for (const double n : bins) sum += (n - expected) * (n - expected) / expected;
+  return p_value(sum, 19);
+}
+
+/// Takes the likeliest token but says that it drew it: the commonest mistake.
+class GreedyThatSaysChain {
+ public:
+  static constexpr speculative::Law law = speculative::Law::chain;
+  explicit GreedyThatSaysChain(runtime::EarlyExit forward) : forward_(std::move(forward)) {}
+
+  void draft(const speculative::DraftContext&, const speculative::DraftBudget&, speculative::DraftTree& tree,
+             speculative::Proposals& proposals, const speculative::DrawKey&) {
+    const std::int32_t row = proposals.add();
+    const auto q = proposals.row(row);
+    forward_(tree, 0, 1, View<float, 2>(q.data(), 1, q.size()));
+    const auto best = std::max_element(q.data(), q.data() + q.size()) - q.data();
+    tree.set_law(0, law, row);
+    tree.push_child(0, static_cast<std::int32_t>(best), 0);
+  }
+  void commit(View<const std::int32_t, 1>) {}
+
+ private:
+  runtime::EarlyExit forward_;
+};
+
+// p-values below 1e-6 of fixed seeds: three texts, so a false alarm once in 3e5 changes of the code.
+TEST_CASE("speculate: sampled text has the model's law, and a drafter that misstates its own is found out",
+          "[engine][speculative][statistics]") {
+  const Tokens prompt = prompt_of(30);
+  const index_t count = 600;
+  CHECK(law_of(prompt, generate({.gamma = "0"}, prompt, count, 1).tokens) > 1e-6);
+  CHECK(law_of(prompt, generate({.verify = "univer", .tree = "2,2,1"}, prompt, count, 1).tokens) > 1e-6);
+  CHECK(law_of(prompt, generate({.verify = "rrsw", .tree = "2,2"}, prompt, count, 1).tokens) > 1e-6);
+
+  decant::Cpu cpu;
+  const runtime::Model& m = checkpoint();
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::AnyStack{}, runtime::parse_cache("ragged", "f32"));
+  const auto head = std::make_shared<runtime::DraftHead>(m, m.folder + "/draft.safetensors");
+  const auto wrong = runtime::speculation(
+      std::make_shared<GreedyThatSaysChain>(runtime::EarlyExit(cpu, *engine, head, {})), speculative::ChainRejection{},
+      std::make_shared<speculative::FixedLength>(speculative::FixedLength{speculative::DraftBudget::chain(1)}));
+  const auto text =
+      runtime::generate_speculatively(cpu, *engine, m.config, prompt, 1000, wrong, 1, {}, 5, [](const Tokens&) {});
+  CHECK(law_of(prompt, text.tokens) < 1e-6);
+}
+
+// A p-value below 1e-6, fixed seeds.
+TEST_CASE("speculate: the first token of a step has the model's law", "[engine][speculative][statistics]") {
+  decant::Cpu cpu;
+  const runtime::Model& m = checkpoint();
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::AnyStack{}, runtime::parse_cache("ragged", "f32"));
+  const Tokens prompt = prompt_of(24);
+  const sampling::Processing flat{.temperature = 1.5f};
+  const runtime::Composed c = runtime::compose(cpu, *engine, m, {.verify = "univer", .tree = "2,1"}, flat, 24);
+  const int steps = 1000;
+  std::vector<double> seen(256), expected;
+  for (int seed = 0; seed < steps; ++seed) {
+    if (seed == 0) engine->prefill(Tokens(prompt.begin(), prompt.end() - 1), 8);
+    runtime::SpeculativeLoop loop(cpu, *engine, m.config, flat, static_cast<std::uint64_t>(seed));
+    loop.resume(prompt, 8);
+    loop.draft(c.speculation, {2, 4});
+    const auto p = loop.run();
+    if (seed == 0) expected.assign(p.data(), p.data() + 256);
+    loop.verify(c.speculation, p);
+    seen[static_cast<std::size_t>(loop.emitted()[0])] += 1;
+    engine->keep({});
+  }
+  double sum = 0, rest = steps, rest_expected = steps;
+  int bins = 0;
+  for (std::size_t t = 0; t < 256; ++t) {
+    const double e = expected[t] * steps;
+    if (e < 10) continue;
+    sum += (seen[t] - e) * (seen[t] - e) / e;
+    rest -= seen[t];
+    rest_expected -= e;
+    ++bins;
+  }
+  if (rest_expected > 5) sum += (rest - rest_expected) * (rest - rest_expected) / rest_expected;
+  REQUIRE(bins >= 5);
+  CHECK(p_value(sum, bins) > 1e-6);
+}
+
+TEST_CASE("speculate: names that do not go together are refused, with what would", "[engine][speculative]") {
+  const Tokens prompt = prompt_of(20);
+  const auto refused = [&](const SpeculationNames& names, float temperature, const char* text) {
+    INFO(text);
+    CHECK_THAT(error_of<decant::ArgumentError>([&] { generate(names, prompt, 3, temperature); }),
+               catch_compat::contains(text));
+  };
+  refused({.draft = "pard"}, 0, "ngram, suffix, early-exit");
+  refused({.draft = "early-exit:0"}, 0, "1 to 8");
+  refused({.draft = "early-exit:9"}, 0, "1 to 8");
+  refused({.draft = "early-exit:1:2"}, 0, "early-exit");
+  refused({.verify = "nobody"}, 0, "univer");
+  refused({.draft = "ngram", .verify = "kseq"}, 1, "deterministic");
+  refused({.gamma = "-1"}, 0, "0 to 64");
+  refused({.gamma = "65"}, 0, "0 to 64");
+  refused({.gamma = "2.5"}, 0, "0 to 64");
+  refused({.tree = "0"}, 0, "children per node");
+  refused({.tree = "2,x"}, 0, "children per node");
+  refused({.tree = "40,40"}, 0, "1023");
+  refused({.draft = "ngram", .tree = "2"}, 0, "early-exit");
+  refused({.draft = "ngram", .gamma = "speckv"}, 0, "early-exit");
+}
+
+TEST_CASE("speculate: a draft file that is none is refused", "[engine][speculative]") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::vector<NamedTensor>& tensors, const char* text) {
+    write_file(folder.file("draft.safetensors"), safetensors(tensors, decant::DType::f32));
+    CHECK_THAT(
+        error_of<decant::FormatError>([&] { runtime::DraftHead(checkpoint(), folder.file("draft.safetensors")); }),
+        catch_compat::contains(text));
+  };
+  refused({}, "layers");
+  CHECK(error_of<decant::FormatError>([&] { runtime::DraftHead(checkpoint(), folder.file("none")); }) != "no error");
+}
+
+}  // namespace
+}  // namespace runtime_test
