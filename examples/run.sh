@@ -25,7 +25,8 @@ compositions=(
 defaults=()
 if lacks --model "$@"; then defaults+=(--model "$root/examples/model"); fi
 if lacks --prompt "$@"; then defaults+=(--prompt-file "$root/examples/model/prompt.txt"); fi
-if lacks --compare "$@" && lacks --evict "$@" && lacks --visibility "$@" && lacks --attention "$@" && lacks --weights "$@"; then
+if lacks --compare "$@" && lacks --evict "$@" && lacks --visibility "$@" && lacks --attention "$@" && lacks --weights "$@" &&
+  lacks --draft "$@"; then
   for composition in "${compositions[@]}"; do defaults+=(--compare "$composition"); done
 fi
 exec "$root/build/release/examples/runtime/decant-generate" "${defaults[@]}" "$@"
