@@ -86,7 +86,7 @@ class BlockDrafter {
     nodes_.clear();
     nodes_.push_back({-1, tree.token(0), 0, 0, -1, 0});
     pending_.assign(1, 0);
-    const std::int32_t most = std::min(budget.nodes, o_.budget);
+    const std::int32_t most = (std::min)(budget.nodes, o_.budget);
     if (most < 1) return;
     for (std::int32_t block = 0; block < o_.max_blocks && !pending_.empty(); ++block) {
       if (!run_block(budget.depth)) break;
@@ -141,13 +141,13 @@ class BlockDrafter {
       top_.resize(static_cast<std::size_t>(std::min<index_t>(64, vocab_)));
       const std::int32_t found = detail::row_top(logits[row], -__builtin_huge_valf(), View<detail::RowTop, 1>(top_));
       const float p = std::exp(top_[0].value - log_sum);
-      const std::int32_t width = std::min(
+      const std::int32_t width = (std::min)(
           o_.widths.width(slot, ranks_[static_cast<std::size_t>(row)], p), found);
       if (width == 0) break;
       const std::int32_t parent = chain;
       for (std::int32_t j = 0; j < width; ++j) {
         const detail::RowTop& child = top_[static_cast<std::size_t>(j)];
-        const std::int32_t node = child_of(parent, child.token, std::min(child.value - log_sum, 0.0f), leaf, slot);
+        const std::int32_t node = child_of(parent, child.token, (std::min)(child.value - log_sum, 0.0f), leaf, slot);
         if (j == 0) chain = node;
         if (j > 0 || width > 1) pend(node);
       }

@@ -89,12 +89,12 @@ inline void eagle_trees(Cuda& cuda, const EagleOptions& options, const DraftBudg
                         const DeviceForest& out) {
   constexpr const char* where = "speculative::eagle_trees";
   detail::require_growth(options, growth, where);
-  require(budget.depth >= 0 && budget.nodes >= 0, where, "budget", "at least 0", std::min(budget.depth, budget.nodes));
+  require(budget.depth >= 0 && budget.nodes >= 0, where, "budget", "at least 0", (std::min)(budget.depth, budget.nodes));
   const index_t requests = growth.root.extent(0);
   require_equal(out.offsets.extent(0), requests + 1, where, "out.offsets");
-  const std::int32_t levels = std::min(budget.depth, options.depth + 1);
+  const std::int32_t levels = (std::min)(budget.depth, options.depth + 1);
   const std::int32_t candidates = eagle_candidates(options, levels);
-  const std::int32_t most = std::min({budget.nodes, options.total_tokens - 1, candidates});
+  const std::int32_t most = (std::min)({budget.nodes, options.total_tokens - 1, candidates});
   const auto room = [&](const auto& view, const char* argument) {
     require(view.extent(0) >= requests * (most + 1), where, argument,
             [&] { return "room for " + std::to_string(requests * (most + 1)) + " nodes"; }, view.extent(0));

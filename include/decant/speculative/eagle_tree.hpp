@@ -61,8 +61,8 @@ class EagleTree {
   }
 
   void draft(const DraftContext&, const DraftBudget& budget, DraftTree& tree, Proposals&, const DrawKey&) {
-    const std::int32_t levels = std::min(budget.depth, o_.depth + 1);
-    const std::int32_t most = std::min(budget.nodes, o_.total_tokens - 1);
+    const std::int32_t levels = (std::min)(budget.depth, o_.depth + 1);
+    const std::int32_t most = (std::min)(budget.nodes, o_.total_tokens - 1);
     if (levels < 1 || most < 1) return;
     candidates_.clear();
     forwarded_ = 0;
@@ -125,7 +125,7 @@ class EagleTree {
     sampling::detail::visit_groups(vocab_, maxima_.data(), low, [&](index_t y) {
       if (row[y] >= low && row[y] > none) found_.push_back({row[y], static_cast<std::int32_t>(y)});
     });
-    const auto count = std::min<std::ptrdiff_t>(k, static_cast<std::ptrdiff_t>(found_.size()));
+    const auto count = (std::min<std::ptrdiff_t>)(k, static_cast<std::ptrdiff_t>(found_.size()));
     std::partial_sort(found_.begin(), found_.begin() + count, found_.end(),
                       [](const detail::RowTop& a, const detail::RowTop& b) {
                         return a.value != b.value ? a.value > b.value : a.token < b.token;

@@ -57,10 +57,10 @@ class RankTree {
     std::int32_t first = 0;
     std::int32_t last = 1;
     std::size_t next = 0;
-    for (std::size_t level = 1; level <= static_cast<std::size_t>(std::max(budget.depth, 0)) && room > 0; ++level) {
+    for (std::size_t level = 1; level <= static_cast<std::size_t>((std::max)(budget.depth, 0)) && room > 0; ++level) {
       std::size_t end = next;
       std::int32_t ranks = 0;
-      for (; end < table_.size() && table_[end].size() == level; ++end) ranks = std::max(ranks, table_[end].back() + 1);
+      for (; end < table_.size() && table_[end].size() == level; ++end) ranks = (std::max)(ranks, table_[end].back() + 1);
       if (end == next) break;
       if (level > 1) tree.finalize();  // paths are in order, so that ids stay
       q_.resize(static_cast<std::size_t>((last - first) * vocab_));

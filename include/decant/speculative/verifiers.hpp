@@ -118,7 +118,8 @@ struct TypicalAcceptance {
   bool operator==(const TypicalAcceptance&) const = default;
 };
 
-/// Lossy: accepts what is among the target's k likeliest tokens (fewer than k are likelier); the longest path wins.
+/// Lossy: accepts what is among the target's k likeliest tokens (fewer than k are likelier) if it has a chance at all;
+/// the longest path wins.
 struct TopKAcceptance {
   std::int32_t k = 4;
   static constexpr bool lossless = false;

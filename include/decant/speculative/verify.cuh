@@ -80,6 +80,7 @@ void verify_on_device(Cuda& cuda, const V& policy, const ForestView& trees, cons
   Workspace::Scope scope(cuda.workspace());
   const VerifyCall call{trees,
                         q,
+                        draft_rows<V>(q),
                         static_cast<std::int32_t>(vocab),
                         accepted_laws<V>,
                         keys,

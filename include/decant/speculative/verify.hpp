@@ -42,11 +42,11 @@ void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, index_t to
                                    all.exceptions + part * most};
     for (index_t b = begin; b < end; ++b) {
       WalkEnd result;
-      const TreeView t = checked_tree(trees, b, vocab, q.extent(0), levels, accepted_laws<V>, result.status);
+      const TreeView t = checked_tree(trees, b, vocab, draft_rows<V>(q), levels, accepted_laws<V>, result.status);
       FloatRows rows(isa, source_of(t.nodes > 0 ? trees.offsets[b] : 0, part), q, vocab, totals + part * tiles);
       PhiloxChoices choices{keys.at(b)};
       if (result.status == Status::ok) result = walk(policy, t, rows, choices, own);
-      finish_request(out, b, t, result, rows, choices);
+      finish_request<needs_draft<V>>(out, b, t, result, rows, choices);
     }
   });
 }

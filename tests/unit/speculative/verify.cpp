@@ -239,6 +239,32 @@ TEST_CASE("lossy verifiers: their thresholds by brute force, and their ends", "[
   CHECK_THROWS_AS(validate(TopKAcceptance{0}), ArgumentError);
 }
 
+TEST_CASE("verify: without draft rows, where none are read; bad numbers anywhere in a row; no token without a chance",
+          "[speculative]") {
+  Cpu cpu;
+  const Models models{50, Philox{131}, 0.3};
+  const auto check = [&](const auto& v) {
+    Problem x = drafted(models, {1, 1, 1}, Law::chain, 1);
+    const Results expected = run(cpu, v, x, 1);
+    CHECK(expected.status[0] == Status::ok);
+    CHECK(expected.independent[0] == -1);
+    x.q = Proposals(50);
+    CHECK(run(cpu, v, x, 1) == expected);
+    const auto token = static_cast<std::size_t>(x.tree.token(1));
+    for (const float bad : {std::nanf(""), HUGE_VALF}) {
+      Problem y = x;
+      y.p[(token + 1) % 50] = bad;
+      CHECK(run(cpu, v, y, 1).status[0] == Status::bad_row);
+    }
+    std::fill_n(x.p.begin(), 50, 0.0f);
+    x.p[(token + 1) % 50] = 1;
+    CHECK(run(cpu, v, x, 1).length[0] == 0);
+  };
+  check(GumbelCoupled{});
+  check(TypicalAcceptance{});
+  check(TopKAcceptance{});
+}
+
 TEST_CASE("verify: passes give the same bits on every instruction set", "[speculative]") {
   using namespace decant::speculative::detail;
   const index_t vocab = 5 * 1024 + 300;

@@ -96,10 +96,9 @@ class BlockRows {
   /// How many tokens are likelier, and with `ties` those as likely that come before.
   __device__ std::int32_t rank(std::int32_t node, std::int32_t token, bool ties) {
     const float own = p_.at(node, token);
-    return static_cast<std::int32_t>(sum_of([&](index_t y) {
-      const float p = p_.at(node, static_cast<std::int32_t>(y));
-      return p > own || (ties && p == own && y < token) ? 1.0f : 0.0f;
-    }));
+    const double rank = sum_of(
+        [&](index_t y) { return rank_term(p_.at(node, static_cast<std::int32_t>(y)), own, ties && y < token); });
+    return bad_ ? 0 : static_cast<std::int32_t>(rank);
   }
 
   /// The token that wins the race p / E; -1: none has mass.

@@ -132,8 +132,8 @@ class FloatRows {
   /// How many tokens are likelier, and with `ties` those as likely that come before.
   std::int32_t rank(std::int32_t node, std::int32_t token, bool ties) {
     const float own = p_.at(node, token);
-    return static_cast<std::int32_t>(
-        sum_of(node, [&](index_t y, float p) { return p > own || (ties && p == own && y < token) ? 1.0f : 0.0f; }));
+    const double rank = sum_of(node, [&](index_t y, float p) { return rank_term(p, own, ties && y < token); });
+    return bad_ ? 0 : static_cast<std::int32_t>(rank);
   }
 
   /// The first token whose cumulated A exceeds u times the sum of A; rounding aside, the last with mass; -1: none has.

@@ -21,6 +21,13 @@ DECANT_HD inline float entropy_term(float p) {
       -::decant::detail::rounded_product(static_cast<double>(p), sampling::detail::rounded_log(static_cast<double>(p))));
 }
 
+/// Added up over a row: how many tokens are likelier than one of probability `own`, and with `ties` as likely and before
+/// it; NaN where p is no probability.
+DECANT_HD inline float rank_term(float p, float own, bool before) {
+  if (!(p >= 0 && p < __builtin_huge_valf())) return __builtin_nanf("");
+  return p > own || (before && p == own) ? 1.0f : 0.0f;
+}
+
 /// What a node's children must exceed; its likeliest token stands at the first level whatever this says.
 DECANT_HD_AS_ARGUMENTS
 template <class Rows>
@@ -45,7 +52,7 @@ DECANT_HD double threshold(const TopKAcceptance&, Rows&, std::int32_t) {
 DECANT_HD_AS_ARGUMENTS
 template <class Rows>
 DECANT_HD bool accepted(const TopKAcceptance& v, Rows& rows, std::int32_t node, std::int32_t token, double) {
-  return rows.rank(node, token, false) < v.k;
+  return rows.target(node, token) > 0 && rows.rank(node, token, false) < v.k;
 }
 
 /// stands [nodes]: scratch, 1 where the path to a node is accepted.

@@ -57,14 +57,19 @@ DECANT_HD void write_accepted(const Accepted& out, index_t b, const TreeView& t,
   }
 }
 
-/// The whole of it.
+/// The whole of it. ByRejection: whether the verifier rejects by p and q, so that nodes can be counted by themselves.
 DECANT_HD_AS_ARGUMENTS
-template <class Rows, class Choices>
+template <bool ByRejection, class Rows, class Choices>
 DECANT_HD void finish_request(const Accepted& out, index_t b, const TreeView& t, const WalkEnd& end, Rows& rows,
                               const Choices& choices) {
   write_accepted(out, b, t, end, rows);
   if (out.independent.empty()) return;
-  out.independent[b] = end.status == Status::ok ? independent_accepts(t, rows, choices) : -1;
+  out.independent[b] = -1;
+  if constexpr (ByRejection) {
+    if (end.status == Status::ok) out.independent[b] = independent_accepts(t, rows, choices);
+  } else {
+    (void)choices;
+  }
 }
 
 }  // namespace decant::speculative::detail

@@ -24,6 +24,17 @@ inline constexpr bool walks = std::same_as<V, ChainRejection> || std::same_as<V,
                               std::same_as<V, GumbelCoupled> || std::same_as<V, TypicalAcceptance> ||
                               std::same_as<V, TopKAcceptance>;
 
+/// Whether a verifier rejects by p and q. The others read no draft rows: q may be empty, and q_row any number.
+template <class V>
+inline constexpr bool needs_draft =
+    !(std::same_as<V, GumbelCoupled> || std::same_as<V, TypicalAcceptance> || std::same_as<V, TopKAcceptance>);
+
+/// How many draft rows the trees of a verifier may name.
+template <class V>
+constexpr index_t draft_rows(const View<const float, 2>& q) {
+  return needs_draft<V> ? q.extent(0) : index_t{1} << 31;
+}
+
 /// The plan of a verifier, as a type for each Real.
 template <class V, class Real>
 struct PlanOf {

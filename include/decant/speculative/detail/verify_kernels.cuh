@@ -32,6 +32,7 @@ inline constexpr int verify_threads = 512;
 struct VerifyCall {
   ForestView trees;
   View<const float, 2> q;
+  index_t q_rows;  // that trees may name
   std::int32_t vocab;
   unsigned laws;  // that the verifier accepts: bit l for law l
   DrawKeys keys;
@@ -51,7 +52,7 @@ __device__ inline TreeView checked_tree(const VerifyCall& call, index_t b, std::
   bool tree = true;
   bool law = true;
   for (auto i = static_cast<std::int32_t>(threadIdx.x); i < t.nodes; i += static_cast<std::int32_t>(blockDim.x)) {
-    tree = tree && well_formed_node(t, i, call.vocab, call.q.extent(0)) && t.depth[i] <= levels;
+    tree = tree && well_formed_node(t, i, call.vocab, call.q_rows) && t.depth[i] <= levels;
     law = law && (t.children[i] == 0 || ((call.laws >> static_cast<int>(t.law[i])) & 1) != 0);
   }
   tree = __syncthreads_and(tree) != 0;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(verify_threads, 1)
       end = top_down<double>(t, MakePlan<Plan>{t, parameter}, rows, choices, scratch);
     }
   }
-  if (threadIdx.x == 0) finish_request(call.out, b, t, end, rows, choices);
+  if (threadIdx.x == 0) finish_request<!requires { Policy::lossless; }>(call.out, b, t, end, rows, choices);
 }
 
 /// Whose trees are what they should be, and the scale of their roots: before the first level.
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(verify_threads, 1)
     const PlanScratch<double> scratch{call.cuts + first, call.exceptions + first};
     end = decide<double>(t, plans + first, rows, choices, scratch);
   }
-  if (threadIdx.x == 0) finish_request(call.out, b, t, end, rows, choices);
+  if (threadIdx.x == 0) finish_request<true>(call.out, b, t, end, rows, choices);
 }
 
 }  // namespace decant::speculative::detail
