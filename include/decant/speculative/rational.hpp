@@ -69,7 +69,7 @@ class Rational {
   }
 
  private:
-  __extension__ using Wide = __int128;
+  __extension__ typedef __int128 Wide;  // nvcc takes __extension__ before a typedef alone
 
   static Rational raw(Wide n, Wide d) {
     Rational r;
