@@ -77,7 +77,7 @@ inline void eagle_level(Cuda& cuda, const EagleOptions& options, std::int32_t le
   ::decant::detail::emit_rows(cuda, plan, ::decant::detail::EmitIndices{top.data(), most}, where);
   const std::size_t shared = sizeof(std::uint32_t) * static_cast<std::size_t>(options.top_k) *
                              static_cast<std::size_t>(level == 0 ? 1 : options.top_k);
-  launch(cuda, where, detail::eagle_level_kernel,
+  launch(cuda, where, detail::eagle_level_kernel<detail::eagle_threads>,
          CudaGrid{dim3(static_cast<unsigned>(requests)), dim3(detail::eagle_threads), shared}, options, level, logits,
          View<const sampling::LogitRow, 1>(filtered), View<const sampling::RowStatus, 1>(status),
          View<const std::int32_t, 2>(top), growth);
@@ -89,7 +89,8 @@ inline void eagle_trees(Cuda& cuda, const EagleOptions& options, const DraftBudg
                         const DeviceForest& out) {
   constexpr const char* where = "speculative::eagle_trees";
   detail::require_growth(options, growth, where);
-  require(budget.depth >= 0 && budget.nodes >= 0, where, "budget", "at least 0", (std::min)(budget.depth, budget.nodes));
+  require(budget.depth >= 0 && budget.nodes >= 0, where, "budget", "at least 0",
+          (std::min)(budget.depth, budget.nodes));
   const index_t requests = growth.root.extent(0);
   require_equal(out.offsets.extent(0), requests + 1, where, "out.offsets");
   const std::int32_t levels = (std::min)(budget.depth, options.depth + 1);
@@ -114,8 +115,8 @@ inline void eagle_trees(Cuda& cuda, const EagleOptions& options, const DraftBudg
   require(shared <= static_cast<std::size_t>(cuda.device().shared_bytes), where, "options",
           "candidates that fit into shared memory, 8 bytes each", candidates);
   const unsigned blocks = requests == 0 ? 1u : static_cast<unsigned>(requests);
-  launch(cuda, where, detail::eagle_trees_kernel, CudaGrid{dim3(blocks), dim3(detail::eagle_threads), shared}, options,
-         levels, most, growth, out);
+  launch(cuda, where, detail::eagle_trees_kernel<detail::eagle_threads>,
+         CudaGrid{dim3(blocks), dim3(detail::eagle_threads), shared}, options, levels, most, growth, out);
 }
 
 }  // namespace decant::speculative

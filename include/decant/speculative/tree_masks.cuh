@@ -25,7 +25,8 @@ __device__ inline index_t nodes_of(const ForestView& trees, index_t b) {
 }
 
 /// One block.
-__global__ void __launch_bounds__(tree_threads) mask_offsets_kernel(ForestView trees, View<index_t, 1> offsets) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads) mask_offsets_kernel(ForestView trees, View<index_t, 1> offsets) {
   __shared__ index_t sums[32];
   index_t before = 0;
   for (index_t tile = 0; tile < trees.trees(); tile += tree_threads) {
@@ -40,7 +41,8 @@ __global__ void __launch_bounds__(tree_threads) mask_offsets_kernel(ForestView t
 }
 
 /// Block b.
-__global__ void __launch_bounds__(tree_threads)
+template <int Threads>
+__global__ void __launch_bounds__(Threads)
     position_ids_kernel(ForestView trees, View<const std::int32_t, 1> contexts, View<std::int32_t, 1> positions) {
   const index_t b = blockIdx.x;
   const index_t first = trees.offsets[b];
@@ -56,7 +58,8 @@ __global__ void __launch_bounds__(tree_threads)
 inline void mask_offsets(Cuda& cuda, const ForestView& trees, View<index_t, 1> offsets) {
   constexpr const char* where = "speculative::mask_offsets";
   require_equal(offsets.extent(0), trees.trees() + 1, where, "offsets");
-  launch(cuda, where, detail::mask_offsets_kernel, CudaGrid{dim3(1), dim3(detail::tree_threads)}, trees, offsets);
+  launch(cuda, where, detail::mask_offsets_kernel<detail::tree_threads>,
+         CudaGrid{dim3(1), dim3(detail::tree_threads)}, trees, offsets);
 }
 
 /// words: room for them all. A parent that does not come before its child is told by cuda.check(); nothing is written
@@ -75,7 +78,7 @@ inline void position_ids(Cuda& cuda, const ForestView& trees, View<const std::in
   require_equal(contexts.extent(0), trees.trees(), where, "contexts");
   require_equal(positions.extent(0), trees.all.nodes, where, "positions");
   const CudaGrid grid{dim3(static_cast<unsigned>(trees.trees())), dim3(detail::tree_threads)};
-  launch(cuda, where, detail::position_ids_kernel, grid, trees, contexts, positions);
+  launch(cuda, where, detail::position_ids_kernel<detail::tree_threads>, grid, trees, contexts, positions);
 }
 
 }  // namespace decant::speculative

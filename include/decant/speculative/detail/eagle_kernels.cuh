@@ -62,7 +62,8 @@ namespace detail {
 inline constexpr int eagle_threads = 256;
 
 /// top [rows, t]: the tokens of each row's t largest logits, in any order.
-__global__ void __launch_bounds__(eagle_threads, 1)
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 1)
     eagle_level_kernel(EagleOptions o, std::int32_t level, View<const float, 2> logits,
                        View<const sampling::LogitRow, 1> filtered, View<const sampling::RowStatus, 1> status,
                        View<const std::int32_t, 2> top, EagleGrowth g) {
@@ -148,7 +149,8 @@ __global__ void __launch_bounds__(eagle_threads, 1)
 }
 
 /// Request b's tree goes behind those of the requests before it.
-__global__ void __launch_bounds__(eagle_threads)
+template <int Threads>
+__global__ void __launch_bounds__(Threads)
     eagle_trees_kernel(EagleOptions o, std::int32_t levels, std::int32_t most, EagleGrowth g, DeviceForest out) {
   using ::decant::detail::block_reduce;
   using ::decant::detail::block_scan_before;
