@@ -2,7 +2,7 @@
 // gives K dependent positions, a rank head says how far down the list the right token is to be expected, hence how wide
 // to branch; further blocks begin at any slot's node. Deterministic. The network is the engine's; what surrounds it
 // (features of the rank head, the shift between slots) is here too. Where two blocks propose the same child, the node
-// that is there stays: our reading.
+// and its score stay, and unless a block has begun there, the later forward is the one it comes from: our reading.
 #ifndef DECANT_SPECULATIVE_BLOCK_DRAFTER_HPP
 #define DECANT_SPECULATIVE_BLOCK_DRAFTER_HPP
 
@@ -84,12 +84,12 @@ class BlockDrafter {
 
   void draft(const DraftContext&, const DraftBudget& budget, DraftTree& tree, Proposals&, const DrawKey&) {
     nodes_.clear();
-    nodes_.push_back({-1, tree.token(0), 0, 0, -1, 0});
+    nodes_.push_back({-1, tree.token(0), 0, 0, -1, 0, 0, false});
     pending_.assign(1, 0);
     const std::int32_t most = (std::min)(budget.nodes, o_.budget);
-    if (most < 1) return;
+    if (most < 1 || budget.depth < 1) return;
     for (std::int32_t block = 0; block < o_.max_blocks && !pending_.empty(); ++block) {
-      if (!run_block(budget.depth)) break;
+      if (!run_block(block, budget.depth)) break;
     }
     keep(most, tree);
   }
@@ -104,13 +104,25 @@ class BlockDrafter {
     float score;
     std::int32_t block;
     std::int32_t slot;
+    std::int32_t forward;  // that `block` and `slot` are of
+    bool expanded;         // a block has begun here
   };
+
+  /// Which leaf of which forward of this draft.
+  struct Origin {
+    std::int32_t leaf;
+    std::int32_t forward;
+  };
+
+  std::int32_t most_width() const {
+    return (std::max)(o_.widths.beam, *std::max_element(o_.widths.by_class.begin(), o_.widths.by_class.end()));
+  }
 
   Node& at(std::int32_t i) { return nodes_[static_cast<std::size_t>(i)]; }
   bool better(std::int32_t a, std::int32_t b) { return at(a).score != at(b).score ? at(a).score > at(b).score : a < b; }
 
   /// One forward over the best pending nodes; what it finds becomes pending.
-  bool run_block(std::int32_t most_depth) {
+  bool run_block(std::int32_t number, std::int32_t most_depth) {
     std::sort(pending_.begin(), pending_.end(), [&](std::int32_t a, std::int32_t b) { return better(a, b); });
     if (static_cast<std::int32_t>(pending_.size()) > o_.widths.beam) {
       pending_.resize(static_cast<std::size_t>(o_.widths.beam));
@@ -118,27 +130,30 @@ class BlockDrafter {
     std::vector<std::int32_t> roots;
     roots.swap(pending_);
     leaves_.clear();
-    for (const std::int32_t n : roots) leaves_.push_back({at(n).token, at(n).block, at(n).slot, at(n).depth});
+    for (const std::int32_t n : roots) {
+      leaves_.push_back({at(n).token, at(n).block, at(n).slot, at(n).depth});
+      at(n).expanded = true;
+    }
     const auto rows = static_cast<index_t>(roots.size()) * o_.slots;
     logits_.resize(static_cast<std::size_t>(rows * vocab_));
     ranks_.assign(static_cast<std::size_t>(rows), RankClass::beyond);
     const View<float, 2> logits(logits_.data(), rows, vocab_);
     if (!forward_(View<const BlockLeaf, 1>(leaves_), logits, View<RankClass, 1>(ranks_))) return false;
     for (std::size_t leaf = 0; leaf < roots.size(); ++leaf) {
-      grow(roots[leaf], static_cast<std::int32_t>(leaf), logits, most_depth);
+      grow(roots[leaf], {static_cast<std::int32_t>(leaf), number}, logits, most_depth);
     }
     return true;
   }
 
   /// The chain of a block's likeliest tokens, and beside it each slot's alternatives.
-  void grow(std::int32_t root, std::int32_t leaf, const View<float, 2>& logits, std::int32_t most_depth) {
+  void grow(std::int32_t root, Origin from, const View<float, 2>& logits, std::int32_t most_depth) {
+    top_.resize(static_cast<std::size_t>(std::min<index_t>(most_width(), vocab_)));
     std::int32_t chain = root;
     bool chain_pending = true;  // the root was just expanded, and a branching slot's node is pending already
     for (std::int32_t slot = 0; slot < o_.slots && at(chain).depth < most_depth; ++slot) {
-      const index_t row = index_t{leaf} * o_.slots + slot;
+      const index_t row = index_t{from.leaf} * o_.slots + slot;
       const float log_sum = log_sum_exp(best_isa(), &logits(row, 0), vocab_);
       if (!(log_sum - log_sum == 0)) break;
-      top_.resize(static_cast<std::size_t>(std::min<index_t>(64, vocab_)));
       const std::int32_t found = detail::row_top(logits[row], -__builtin_huge_valf(), View<detail::RowTop, 1>(top_));
       const float p = std::exp(top_[0].value - log_sum);
       const std::int32_t width = (std::min)(
@@ -147,23 +162,32 @@ class BlockDrafter {
       const std::int32_t parent = chain;
       for (std::int32_t j = 0; j < width; ++j) {
         const detail::RowTop& child = top_[static_cast<std::size_t>(j)];
-        const std::int32_t node = child_of(parent, child.token, (std::min)(child.value - log_sum, 0.0f), leaf, slot);
+        const std::int32_t node = child_of(parent, child.token, (std::min)(child.value - log_sum, 0.0f), from, slot);
         if (j == 0) chain = node;
-        if (j > 0 || width > 1) pend(node);
+        if (j > 0 || width > 1) pend(node, most_depth);
       }
       chain_pending = width > 1;
     }
-    if (!chain_pending) pend(chain);
+    if (!chain_pending) pend(chain, most_depth);
   }
 
-  std::int32_t child_of(std::int32_t parent, std::int32_t token, float step, std::int32_t leaf, std::int32_t slot) {
+  std::int32_t child_of(std::int32_t parent, std::int32_t token, float step, Origin from, std::int32_t slot) {
     for (auto i = static_cast<std::int32_t>(nodes_.size()) - 1; i > parent; --i) {
-      if (at(i).parent == parent && at(i).token == token) return i;
+      Node& n = at(i);
+      if (n.parent != parent || n.token != token) continue;
+      if (n.forward != from.forward) {  // the engine has the hidden states of the last forward alone
+        n.block = from.leaf;
+        n.slot = slot;
+        n.forward = from.forward;
+      }
+      return i;
     }
-    nodes_.push_back({parent, token, at(parent).depth + 1, at(parent).score + step, leaf, slot});
+    const Node& above = at(parent);
+    nodes_.push_back({parent, token, above.depth + 1, above.score + step, from.leaf, slot, from.forward, false});
     return static_cast<std::int32_t>(nodes_.size()) - 1;
   }
-  void pend(std::int32_t node) {
+  void pend(std::int32_t node, std::int32_t most_depth) {
+    if (at(node).expanded || at(node).depth >= most_depth) return;
     if (std::find(pending_.begin(), pending_.end(), node) == pending_.end()) pending_.push_back(node);
   }
 

@@ -11,6 +11,18 @@
 
 namespace decant::speculative {
 
+namespace detail {
+
+/// Whether one of N tokens is this one. Reads all N: a loop without a way out is a vector loop.
+template <index_t N>
+bool holds(const std::int32_t* tokens, std::int32_t token) {
+  std::int32_t found = 0;
+  for (index_t i = 0; i < N; ++i) found |= tokens[i] == token ? 1 : 0;
+  return found != 0;
+}
+
+}  // namespace detail
+
 /// Where the draft begins in the context; its length is what is left behind it. start = length: no match.
 struct NgramMatch {
   index_t start = 0;
@@ -22,6 +34,10 @@ struct NgramMatch {
 /// the first, or with `recent` the last. failures [at least n_max]: scratch. O(length), one read of the tokens.
 inline NgramMatch match_ngram(View<const std::int32_t, 1> tokens, std::int32_t n_min, std::int32_t n_max, bool recent,
                               View<std::int32_t, 1> failures) {
+  constexpr const char* where = "speculative::match_ngram";
+  require(n_min >= 1, where, "n_min", "at least 1", n_min);
+  require(n_max >= n_min, where, "n_max", "at least n_min", n_max);
+  require(failures.extent(0) >= n_max, where, "failures", "at least n_max", failures.extent(0));
   const index_t size = tokens.extent(0);
   NgramMatch best{size, 0};
   // Backwards the suffix is a prefix, and the prefix function gives, at each position, the longest one that ends there;
@@ -29,13 +45,24 @@ inline NgramMatch match_ngram(View<const std::int32_t, 1> tokens, std::int32_t n
   const auto at = [&](index_t i) { return tokens[size - 1 - i]; };
   std::int32_t matched = 0;
   if (size > 0) failures[0] = 0;
-  for (index_t i = 1; i < size; ++i) {
-    while (matched > 0 && (matched == n_max || at(i) != at(matched))) matched = failures[matched - 1];
-    if (at(i) == at(matched)) ++matched;
-    if (i < n_max) failures[i] = matched;
-    const bool better = matched > best.length || (!recent && matched == best.length);
-    // The occurrence, forwards: the tokens from size - 1 - i on.
-    if (matched >= n_min && better) best = {size - 1 - i + matched, matched};
+  const bool contiguous = tokens.contiguous();
+  constexpr index_t block = 16;
+  for (index_t i = 1; i < size;) {
+    const index_t end = i + block < size ? i + block : size;
+    // Where nothing matches, a block without the last token is passed over; the table is complete by then.
+    if (matched == 0 && i >= n_max && contiguous && end - i == block &&
+        !detail::holds<block>(tokens.data() + (size - end), at(0))) {
+      i = end;
+      continue;
+    }
+    for (; i < end; ++i) {
+      while (matched > 0 && (matched == n_max || at(i) != at(matched))) matched = failures[matched - 1];
+      if (at(i) == at(matched)) ++matched;
+      if (i < n_max) failures[i] = matched;
+      const bool better = matched > best.length || (!recent && matched == best.length);
+      // The occurrence, forwards: the tokens from size - 1 - i on.
+      if (matched >= n_min && better) best = {size - 1 - i + matched, matched};
+    }
   }
   return best;
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../core/error.hpp"
@@ -25,6 +26,29 @@ struct ItemSlots {
   /// Rows of the embedding table.
   constexpr std::int32_t rows() const { return codes + 2; }
   bool operator==(const ItemSlots&) const = default;
+};
+
+/// Slots where the vocabulary says a code's level: one lookup by token id.
+class ItemSlotTable {
+ public:
+  /// by_token: the slot of each token of the vocabulary.
+  ItemSlotTable(ItemSlots slots, std::vector<std::int32_t> by_token) : by_token_(std::move(by_token)) {
+    constexpr const char* where = "speculative::ItemSlotTable";
+    require(slots.codes >= 1, where, "slots.codes", "at least 1", slots.codes);
+    for (const std::int32_t slot : by_token_) {
+      require(slot >= 1 && slot <= slots.rows(), where, "by_token",
+              [&] { return "slots from 1 to " + std::to_string(slots.rows()); }, slot);
+    }
+  }
+
+  std::int32_t slot(std::int32_t token) const {
+    require(token >= 0 && token < static_cast<index_t>(by_token_.size()), "speculative::ItemSlotTable::slot", "token",
+            [&] { return "below " + std::to_string(by_token_.size()); }, token);
+    return by_token_[static_cast<std::size_t>(token)];
+  }
+
+ private:
+  std::vector<std::int32_t> by_token_;
 };
 
 /// What a token of the vocabulary is.
@@ -81,6 +105,7 @@ inline void validate(const PositionGate& g) {
 inline void gated_input(const PositionGate& g, std::int32_t slot, View<const float, 1> embedding,
                         View<const float, 1> feature, View<float, 1> out) {
   constexpr const char* where = "speculative::gated_input";
+  validate(g);
   const index_t h = g.item.extent(1);
   require(slot >= 1 && slot <= g.item.extent(0), where, "slot",
           [&] { return "1 to " + std::to_string(g.item.extent(0)); }, slot);
@@ -97,6 +122,7 @@ inline void gated_input(const PositionGate& g, std::int32_t slot, View<const flo
 /// What stands behind it: z [H], the projected input, becomes z + sigmoid(w . z) * step[min(j, steps) - 1]. O(H).
 inline void gate_step(const PositionGate& g, std::int32_t j, View<float, 1> z) {
   constexpr const char* where = "speculative::gate_step";
+  validate(g);
   require(j >= 1, where, "j", "a draft step, from 1", j);
   require_equal(z.extent(0), g.w.extent(0), where, "z");
   const index_t row = j <= g.step.extent(0) ? j - 1 : g.step.extent(0) - 1;

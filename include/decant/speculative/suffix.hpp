@@ -1,6 +1,7 @@
 // decant: Suffix, drafts from counted suffix tries (after SuffixDecoding, Oliaro et al., arXiv 2411.04975; option names
 // follow vLLM's): what has followed the last tokens most often, in this request and in finished ones. Data structure,
-// growth and ties are our reading. Deterministic: a chain, or the likeliest continuations as a tree.
+// growth and ties are our reading: a path that ends in a trie goes on from its longest suffix that does not, so that a
+// long match drafts as far as a short one. Deterministic: a chain, or the likeliest continuations as a tree.
 #ifndef DECANT_SPECULATIVE_SUFFIX_HPP
 #define DECANT_SPECULATIVE_SUFFIX_HPP
 
@@ -36,6 +37,8 @@ class SuffixTrie {
   /// The last child that was added, and the one added before a child; -1: none.
   std::int32_t first_child(std::int32_t node) const { return at(node).child; }
   std::int32_t sibling(std::int32_t node) const { return at(node).sibling; }
+  /// The node of the same sequence without its first token; not of the root.
+  std::int32_t shorter(std::int32_t node) const { return at(node).shorter; }
 
   /// The node of sequence (node, token), or -1. O(1).
   std::int32_t child(std::int32_t node, std::int32_t token) const {
@@ -52,11 +55,12 @@ class SuffixTrie {
     active_.insert(active_.begin(), 0);  // the empty suffix
     ++nodes_[0].count;
     if (static_cast<std::int32_t>(active_.size()) > max_depth_) active_.pop_back();
+    std::int32_t shorter = 0;
     for (std::int32_t& node : active_) {
       std::int32_t next = child(node, token);
-      if (next < 0) next = add(node, token);
+      if (next < 0) next = add(node, token, shorter);
       ++nodes_[static_cast<std::size_t>(next)].count;
-      node = next;
+      node = shorter = next;
     }
   }
   /// The sequence ends here; the next token begins another.
@@ -82,6 +86,7 @@ class SuffixTrie {
     std::int32_t sibling;
     std::int64_t count;
     std::int32_t parent = -1;
+    std::int32_t shorter = 0;
   };
 
   const Node& at(std::int32_t node) const { return nodes_[static_cast<std::size_t>(node)]; }
@@ -98,10 +103,10 @@ class SuffixTrie {
     while (slots_[s] >= 0) s = (s + 1) & (slots_.size() - 1);
     slots_[s] = node;
   }
-  std::int32_t add(std::int32_t parent, std::int32_t token) {
+  std::int32_t add(std::int32_t parent, std::int32_t token, std::int32_t shorter) {
     const std::int32_t node = nodes();
     require(node < 0x7fffffff, "speculative::SuffixTrie::append", "this", "below 2^31 nodes", nodes());
-    nodes_.push_back({token, -1, at(parent).child, 0, parent});
+    nodes_.push_back({token, -1, at(parent).child, 0, parent, shorter});
     nodes_[static_cast<std::size_t>(parent)].child = node;
     if (2 * nodes_.size() > slots_.size()) {
       slots_.assign(2 * slots_.size(), -1);
@@ -128,7 +133,8 @@ class Suffix {
     std::int32_t max_spec_offset = 0;
     float min_token_prob = 0.1f;     ///< a path stops where the product of its estimates falls below
     bool tree = false;               ///< the likeliest paths first, up to the budget; else the likeliest chain
-    index_t max_global_nodes = 1 << 22;  ///< of the trie of finished requests; it starts anew when it is full; 0: none
+    /// Of the trie of finished requests, which starts anew when it is full; 0: none, else above max_depth.
+    index_t max_global_nodes = 1 << 22;
     bool operator==(const Options&) const = default;
   };
 
@@ -139,7 +145,8 @@ class Suffix {
     require(options.max_spec_offset >= 0, where, "max_spec_offset", "at least 0", options.max_spec_offset);
     require(options.min_token_prob >= 0 && options.min_token_prob <= 1, where, "min_token_prob", "0 to 1",
             options.min_token_prob);
-    require(options.max_global_nodes >= 0, where, "max_global_nodes", "at least 0", options.max_global_nodes);
+    require(options.max_global_nodes == 0 || options.max_global_nodes > options.max_depth, where, "max_global_nodes",
+            "0, or more than max_depth", options.max_global_nodes);
   }
 
   const SuffixTrie& own() const { return own_; }
@@ -163,8 +170,10 @@ class Suffix {
   /// The request has ended: its output (any tokens) joins the global trie, and the next context is another request's.
   void finish(View<const std::int32_t, 1> output) {
     if (o_.max_global_nodes > 0) {
-      if (global_.nodes() >= o_.max_global_nodes) global_.clear();
-      for (index_t i = 0; i < output.extent(0); ++i) global_.append(output[i]);
+      for (index_t i = 0; i < output.extent(0); ++i) {
+        if (global_.nodes() > o_.max_global_nodes - o_.max_depth) global_.clear();
+        global_.append(output[i]);
+      }
       global_.end_sequence();
     }
     own_.clear();
@@ -204,6 +213,8 @@ class Suffix {
     return a.chance != b.chance ? a.chance > b.chance : trie.token(a.trie_node) < trie.token(b.trie_node);
   }
   void offer(const SuffixTrie& trie, std::int32_t node, std::int32_t parent, std::int32_t depth, double chance) {
+    while (node > 0 && trie.first_child(node) < 0) node = trie.shorter(node);
+    if (node == 0) return;
     const auto total = static_cast<double>(trie.count(node));
     for (std::int32_t c = trie.first_child(node); c >= 0; c = trie.sibling(c)) {
       const double product = chance * static_cast<double>(trie.count(c)) / total;

@@ -2,6 +2,7 @@
 #include <decant/core/random.hpp>
 #include <decant/speculative/block_drafter.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <vector>
@@ -105,6 +106,88 @@ TEST_CASE("BlockDrafter: the next block begins at the best of what branched, and
   CHECK(drafted({50, {one, one, one, one}, &calls}, options, {2, 1000}).depth() == 2);
   CHECK(drafted({50, {one, one, one, one}, &calls}, options, {100, 5}).nodes() == 6);
   CHECK(drafted({50, {one, one, one, one}, &calls}, options, {}).nodes() == 1);
+}
+
+TEST_CASE("BlockDrafter: leaves name a slot of the forward before, and none is expanded twice", "[speculative]") {
+  std::vector<std::vector<BlockLeaf>> calls;
+  const RankClass four = RankClass::second_to_fourth;
+  BlockOptions options;
+  options.max_blocks = 5;
+  // All blocks rank tokens alike, so that later ones find nodes of earlier ones.
+  drafted({50, {four, four, four, four}, &calls}, options);
+  REQUIRE(calls.size() == 5);
+  std::vector<std::vector<std::vector<std::int32_t>>> paths(1, {{}});  // of the leaves of each forward
+  std::map<std::vector<std::int32_t>, int> expanded;
+  for (std::size_t i = 1; i < calls.size(); ++i) {
+    paths.emplace_back();
+    for (const BlockLeaf& leaf : calls[i]) {
+      REQUIRE(leaf.block >= 0);
+      REQUIRE(leaf.block < static_cast<std::int32_t>(calls[i - 1].size()));
+      CHECK(leaf.depth == calls[i - 1][static_cast<std::size_t>(leaf.block)].depth + leaf.slot + 1);
+      CHECK(leaf.token >= leaf.slot);
+      std::vector<std::int32_t> path = paths[i - 1][static_cast<std::size_t>(leaf.block)];
+      for (std::int32_t slot = 0; slot < leaf.slot; ++slot) path.push_back(slot);
+      path.push_back(leaf.token);
+      CHECK(++expanded[path] == 1);
+      paths[i].push_back(path);
+    }
+  }
+  // One child a slot: each block goes on where the last one ended.
+  calls.clear();
+  options.widths.beam = 1;
+  options.widths.by_class = {1, 1, 1, 0};
+  CHECK(drafted({50, {four, four, four, four}, &calls}, options).nodes() == 21);
+  for (std::size_t i = 1; i < calls.size(); ++i) {
+    REQUIRE(calls[i].size() == 1);
+    CHECK(calls[i][0].depth == 4 * static_cast<std::int32_t>(i));
+  }
+}
+
+TEST_CASE("BlockDrafter: no forward for what the budget has no room for", "[speculative]") {
+  std::vector<std::vector<BlockLeaf>> calls;
+  const RankClass four = RankClass::second_to_fourth;
+  CHECK(drafted({50, {four, four, four, four}, &calls}, {}, {0, 90}).nodes() == 1);
+  CHECK(drafted({50, {four, four, four, four}, &calls}, {}, {4, 0}).nodes() == 1);
+  CHECK(calls.empty());
+  drafted({50, {four, four, four, four}, &calls}, {}, {1, 90});
+  CHECK(calls.size() == 1);
+  drafted({50, {four, four, four, four}, &calls}, {}, {3, 90});
+  REQUIRE(calls.size() == 3);
+  for (const BlockLeaf& leaf : calls[2]) CHECK(leaf.depth < 3);
+}
+
+TEST_CASE("row_top: the largest of a row, ties to the lower token, in memory order and strided", "[speculative]") {
+  using speculative::detail::RowTop;
+  using speculative::detail::row_top;
+  const Philox random{17};
+  for (std::uint32_t trial = 0; trial < 200; ++trial) {
+    const auto n = static_cast<std::int32_t>(random(0, trial).word[0] % 400);
+    const auto k = static_cast<std::int32_t>(1 + random(1, trial).word[0] % 20);
+    std::vector<float> row, apart;
+    for (std::int32_t i = 0; i < n; ++i) {
+      const std::uint32_t bits = random(static_cast<std::uint32_t>(100 + i), trial).word[0];
+      row.push_back(bits % 50 == 0 ? NAN : static_cast<float>(bits / 50 % 300));
+      apart.insert(apart.end(), {row.back(), -1.0f});
+    }
+    std::vector<RowTop> expected;
+    for (std::int32_t i = 0; i < n; ++i) {
+      const float x = row[static_cast<std::size_t>(i)];
+      if (x > 20) expected.push_back({x, i});
+    }
+    std::stable_sort(expected.begin(), expected.end(),
+                     [](const RowTop& a, const RowTop& b) { return a.value > b.value; });
+    if (static_cast<std::int32_t>(expected.size()) > k) expected.resize(static_cast<std::size_t>(k));
+    const View<const float, 1> views[] = {View<const float, 1>(row), View<const float, 1>(apart.data(), {n}, {2})};
+    for (const View<const float, 1>& view : views) {
+      std::vector<RowTop> top(static_cast<std::size_t>(k));
+      const std::int32_t found = row_top(view, 20, View<RowTop, 1>(top));
+      REQUIRE(found == static_cast<std::int32_t>(expected.size()));
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        CHECK(top[i].token == expected[i].token);
+        CHECK(top[i].value == expected[i].value);
+      }
+    }
+  }
 }
 
 TEST_CASE("BlockDrafter: with an oracle for a rank head, coverage is that of the classes", "[speculative]") {

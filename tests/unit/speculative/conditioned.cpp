@@ -107,6 +107,32 @@ TEST_CASE("cat_weights: the published example, and the expected accepted length"
   CHECK(weight(1, 2) + weight(2, 3) == Approx(expected));
 }
 
+TEST_CASE("cat_weights: deeper blocks weigh less, and from any start they sum up to the expected length",
+          "[speculative]") {
+  constexpr index_t n = 12, k = 6;
+  std::vector<float> gold, memory(static_cast<std::size_t>(k * n));
+  for (std::uint32_t i = 0; i < n; ++i) gold.push_back(Philox{12}.uniform(i));
+  const View<float, 2> weight(memory.data(), k, n);
+  cat_weights(View<const float, 1>(gold), weight);
+  for (index_t start = 0; start + k <= n; ++start) {
+    std::vector<double> acceptance;
+    double sum = 1;
+    for (index_t i = 1; i < k; ++i) {
+      CHECK(weight(i, start + i) <= weight(i - 1, start + i - 1));
+      // Block i at token start + i: gold of start ... start + i - 1 were right.
+      acceptance.push_back(static_cast<double>(gold[static_cast<std::size_t>(start + i - 1)]));
+      sum += static_cast<double>(weight(i, start + i));
+    }
+    double expected = 0;  // P(exactly j accepted) (j + 1)
+    double all = 1;
+    for (std::size_t j = 0; j <= acceptance.size(); ++j) {
+      expected += all * (j < acceptance.size() ? 1 - acceptance[j] : 1) * static_cast<double>(j + 1);
+      if (j < acceptance.size()) all *= acceptance[j];
+    }
+    CHECK(sum == Approx(expected).margin(1e-5));
+  }
+}
+
 TEST_CASE("merge_segments: attention over two segments is attention over all their keys", "[speculative]") {
   const index_t d = 8;
   for (const index_t first : {0, 1, 5, 9}) {
@@ -180,6 +206,8 @@ TEST_CASE("mean_accepted_tokens: the published acceptance curves give the publis
   CHECK(mean({.665, .603, .573, .553, .537, .525, .514}) == Approx(2.54).margin(.006));
   CHECK(mean({.494, .427, .397, .381, .369, .360, .353}) == Approx(1.84).margin(.006));
   CHECK(mean({.638, .566, .533, .511, .495, .481, .469}) == Approx(2.3730).margin(5e-5));
+  CHECK(mean({.665, .603, .573, .553, .537, .525, .514}) == Approx(2.5453).margin(5e-5));
+  CHECK(mean({.494, .427, .397, .381, .369, .360, .353}) == Approx(1.8381).margin(5e-5));
   CHECK(mean({}) == 1.0);
 }
 
@@ -239,6 +267,35 @@ TEST_CASE("PositionGate: the example by hand, and nothing added where the tables
   CHECK(same == std::vector<float>{2, 1.5f});
   CHECK_THROWS_AS(gated_input(gate, 4, View<const float, 1>(e, 2), View<const float, 1>(f, 2), View<float, 1>(in)),
                   ArgumentError);
+}
+
+TEST_CASE("PositionGate: tables that do not fit are refused by each call", "[speculative]") {
+  const float numbers[8] = {};
+  PositionGate gate{View<const float, 2>(numbers, 3, 2), View<const float, 2>(numbers, 0, 2),
+                    View<const float, 1>(numbers, 2), 1};
+  std::vector<float> z = {1, 2};
+  CHECK_THROWS_AS(gate_step(gate, 1, View<float, 1>(z)), ArgumentError);
+  gate.step = View<const float, 2>(numbers, 1, 1);
+  CHECK_THROWS_AS(gate_step(gate, 1, View<float, 1>(z)), ArgumentError);
+  CHECK(z == std::vector<float>{1, 2});
+}
+
+TEST_CASE("ItemSlotTable: slots by token id are those of the automaton where items are whole", "[speculative]") {
+  // Codes 0-3 of level 1, 4-7 of level 2, 8-11 of level 3; a comma, a space, other text.
+  std::vector<std::int32_t> by_token;
+  for (std::int32_t t = 0; t < 12; ++t) by_token.push_back(1 + t / 4);
+  by_token.insert(by_token.end(), {4, 4, 5});
+  const ItemSlotTable table(ItemSlots{3}, by_token);
+  ItemSlotFsm fsm(ItemSlots{3});
+  for (const std::int32_t token : {14, 14, 2, 5, 9, 12, 13, 0, 7, 11, 12, 13, 3, 4}) {  // the last item is cut off
+    const ItemToken kind = token < 12 ? ItemToken::code : token < 14 ? ItemToken::separator : ItemToken::other;
+    CHECK(table.slot(token) == fsm.push(kind));
+  }
+  CHECK(fsm.labels() == std::vector<std::int32_t>{5, 5, 1, 2, 3, 4, 4, 1, 2, 3, 4, 4, 1, 2});
+  CHECK_THROWS_AS(table.slot(15), ArgumentError);
+  CHECK_THROWS_AS(table.slot(-1), ArgumentError);
+  CHECK_THROWS_AS(ItemSlotTable(ItemSlots{3}, {6}), ArgumentError);
+  CHECK_THROWS_AS(ItemSlotTable(ItemSlots{3}, {0}), ArgumentError);
 }
 
 TEST_CASE("ItemSlotFsm: slots by position, the same after a rollback", "[speculative]") {

@@ -60,6 +60,43 @@ TEST_CASE("Ngram: equals brute force on random texts", "[speculative]") {
   }
 }
 
+TEST_CASE("Ngram: long texts whose last token is rare, in memory order and strided", "[speculative]") {
+  const Philox random{7};
+  for (std::uint32_t trial = 0; trial < 300; ++trial) {
+    const auto word = [&](std::uint32_t i) { return random(i, trial).word[0]; };
+    const std::uint32_t alphabet = 20 + word(0) % 200;
+    Tokens context, apart;
+    for (std::uint32_t i = 0; i < 60 + word(1) % 400; ++i) {
+      const std::uint32_t from = word(2000 + i) % (i + 1);
+      // One token in three repeats the one behind an earlier token's like.
+      const bool repeats = i > 0 && word(1000 + i) % 3 == 0;
+      const auto fresh = static_cast<std::int32_t>(word(100 + i) % alphabet);
+      context.push_back(repeats ? context[from == 0 ? 0 : from - 1] : fresh);
+      apart.insert(apart.end(), {context.back(), -1});
+    }
+    const std::int32_t n_min = 1 + static_cast<std::int32_t>(word(3) % 2);
+    const std::int32_t n_max = n_min + static_cast<std::int32_t>(word(4) % 70);
+    const bool recent = word(5) % 2 == 0;
+    INFO("trial " << trial);
+    Ngram drafter({n_min, n_max, recent});
+    CHECK(drafted(drafter, context, DraftBudget::chain(5)) == brute_force(context, n_min, n_max, recent, 5));
+    Tokens failures(static_cast<std::size_t>(n_max)), used(failures.size(), 1);  // what another text has left
+    const auto size = static_cast<index_t>(context.size());
+    CHECK(match_ngram(View<const std::int32_t, 1>(context), n_min, n_max, recent, View<std::int32_t, 1>(used)) ==
+          match_ngram(View<const std::int32_t, 1>(apart.data(), {size}, {2}), n_min, n_max, recent,
+                      View<std::int32_t, 1>(failures)));
+  }
+  // The table is written before anything is passed over: "2 2 1" must not pass for a match of "2 1" one token earlier.
+  Tokens text = {2, 2, 1}, left = {0, 1, 2};
+  text.insert(text.end(), 20, 9);
+  text.insert(text.end(), {3, 2, 1});
+  CHECK(match_ngram(View<const std::int32_t, 1>(text), 1, 3, false, View<std::int32_t, 1>(left)) == NgramMatch{3, 2});
+  Tokens failures(2);
+  CHECK_THROWS_AS(match_ngram({}, 1, 3, false, View<std::int32_t, 1>(failures)), ArgumentError);
+  CHECK_THROWS_AS(match_ngram({}, 0, 2, false, View<std::int32_t, 1>(failures)), ArgumentError);
+  CHECK_THROWS_AS(match_ngram({}, 2, 1, false, View<std::int32_t, 1>(failures)), ArgumentError);
+}
+
 TEST_CASE("Ngram: the published example, and nothing to say", "[speculative]") {
   Ngram two_or_three({2, 3});
   CHECK(drafted(two_or_three, {1, 2, 3, 4, 2, 3}, DraftBudget::chain(4)) == Tokens{4, 2, 3});
@@ -107,6 +144,96 @@ TEST_CASE("SuffixTrie: counts are those of substrings; frequencies of children s
     }
     CHECK(visited == trie.nodes());
   }
+}
+
+/// The node's sequence, count and children are the same, whatever their order.
+void check_same(const SuffixTrie& a, std::int32_t of_a, const SuffixTrie& b, std::int32_t of_b) {
+  CHECK(a.count(of_a) == b.count(of_b));
+  for (std::int32_t c = a.first_child(of_a); c >= 0; c = a.sibling(c)) {
+    const std::int32_t same = b.child(of_b, a.token(c));
+    REQUIRE(same >= 0);
+    check_same(a, c, b, same);
+  }
+}
+
+TEST_CASE("SuffixTrie: counts do not depend on which sequence comes first", "[speculative]") {
+  std::vector<Tokens> texts(6);
+  for (std::uint32_t i = 0; i < 120; ++i) texts[i % 6].push_back(static_cast<std::int32_t>(Philox{11}(i).word[0] % 3));
+  SuffixTrie forwards(4), backwards(4);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    for (const std::int32_t t : texts[i]) forwards.append(t);
+    for (const std::int32_t t : texts[texts.size() - 1 - i]) backwards.append(t);
+    forwards.end_sequence();
+    backwards.end_sequence();
+  }
+  REQUIRE(forwards.nodes() == backwards.nodes());
+  check_same(forwards, 0, backwards, 0);
+}
+
+/// The likeliest token behind the longest suffix of `last`, at most `depth` tokens, that something follows in `text`.
+std::pair<std::int32_t, double> likeliest(const Tokens& text, const Tokens& last, std::size_t depth) {
+  for (std::size_t n = std::min(depth, last.size()); n >= 1; --n) {
+    Tokens part(last.end() - static_cast<std::ptrdiff_t>(n), last.end());
+    const auto all = static_cast<double>(occurrences(text, part));
+    std::pair<std::int32_t, double> best{-1, 0};
+    part.push_back(0);
+    for (; part.back() < 4; ++part.back()) {
+      const double share = static_cast<double>(occurrences(text, part)) / all;
+      if (share > best.second) best = {part.back(), share};
+    }
+    if (best.first >= 0) return best;
+  }
+  return {-1, 0};
+}
+
+TEST_CASE("Suffix: a chain is what brute force predicts token by token, however long the match", "[speculative]") {
+  const Philox random{13};
+  std::size_t longest = 0;
+  for (std::uint32_t trial = 0; trial < 60; ++trial) {
+    const auto word = [&](std::uint32_t i) { return random(i, trial).word[0]; };
+    const std::uint32_t period = 3 + word(0) % 20;
+    Tokens context;
+    for (std::uint32_t i = 0; i < 50; ++i) {  // a period with mistakes
+      const bool mistake = word(100 + i) % 12 == 0;
+      context.push_back(static_cast<std::int32_t>(word(mistake ? 200 + i : 10 + i % period) % 4));
+    }
+    Suffix drafter(Suffix::Options{.max_depth = 6, .max_spec_offset = 20, .min_token_prob = 0.2f});
+    Tokens expected, last = context;
+    double chance = 1;
+    while (expected.size() < 12) {
+      // Of a match of at most 5 tokens; nodes of 6 have no children.
+      const auto [token, share] = likeliest(context, last, 5);
+      chance *= share;
+      if (token < 0 || chance < 0.2) break;
+      expected.push_back(token);
+      last.push_back(token);
+    }
+    longest = std::max(longest, expected.size());
+    INFO("trial " << trial);
+    CHECK(drafted(drafter, context, DraftBudget::chain(12)) == expected);
+  }
+  CHECK(longest == 12);
+  Tokens cycle;
+  for (std::int32_t i = 0; i < 100; ++i) cycle.push_back(i % 50);
+  Suffix standard;
+  Tokens next;
+  for (std::int32_t i = 0; i < 16; ++i) next.push_back(i);
+  CHECK(drafted(standard, cycle, DraftBudget::chain(16)) == next);
+}
+
+TEST_CASE("Suffix: the trie of finished requests keeps its bound within one output", "[speculative]") {
+  Suffix drafter(Suffix::Options{.max_depth = 8, .max_global_nodes = 500});
+  Tokens output;
+  for (std::int32_t i = 0; i < 1000; ++i) output.push_back(i * 389 % 1000);
+  for (index_t n = 1; n <= 100; ++n) {
+    drafter.finish(View<const std::int32_t, 1>(output.data() + 5 * n, n));
+    CHECK(drafter.global().nodes() <= 500);
+  }
+  Suffix another(Suffix::Options{.max_depth = 8, .max_global_nodes = 500});
+  another.finish(View<const std::int32_t, 1>(output));
+  CHECK(another.global().nodes() <= 500);
+  CHECK(drafted(another, {output[990]}, DraftBudget::chain(3)) == Tokens{output[991]});
+  CHECK_THROWS_AS(Suffix(Suffix::Options{.max_depth = 8, .max_global_nodes = 8}), ArgumentError);
 }
 
 TEST_CASE("Suffix: the longest match, its most frequent continuation, caps, and finished requests", "[speculative]") {
