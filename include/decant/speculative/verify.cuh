@@ -110,7 +110,7 @@ template <class V>
 void verify(Cuda& cuda, const V& policy, const ForestView& trees, const ProbabilityRows& p, const ProbabilityRows& q,
             const DrawKeys& keys, const Accepted& out) {
   constexpr const char* where = "speculative::verify";
-  require(p.stride(1) == 1 || p.extent(1) <= 1, where, "p", "contiguous rows", p.stride(1));
+  detail::require_target(p, where);
   detail::verify_on_device(cuda, policy, trees, detail::ProbabilityTargets{p}, p.extent(0), p.extent(1), q, keys, out,
                            where);
 }
@@ -121,12 +121,9 @@ template <class V>
 void verify(Cuda& cuda, const V& policy, const ForestView& trees, const LogitRows& p, const ProbabilityRows& q,
             const DrawKeys& keys, const Accepted& out) {
   constexpr const char* where = "speculative::verify";
-  const View<const float, 2>& logits = p.logits;
-  require(logits.stride(1) == 1 || logits.extent(1) <= 1, where, "p.logits", "contiguous rows", logits.stride(1));
-  require_equal(p.rows.extent(0), logits.extent(0), where, "p.rows");
-  require_contiguous(p.rows, where, "p.rows");
-  detail::verify_on_device(cuda, policy, trees, detail::LogitTargets{p}, logits.extent(0), logits.extent(1), q, keys,
-                           out, where);
+  detail::require_target(p, where);
+  detail::verify_on_device(cuda, policy, trees, detail::LogitTargets{p}, p.logits.extent(0), p.logits.extent(1), q,
+                           keys, out, where);
 }
 
 }  // namespace decant::speculative

@@ -79,7 +79,7 @@ template <class V>
   requires detail::walks<V>
 void verify(Cpu& cpu, const V& policy, const ForestView& trees, const ProbabilityRows& p, const ProbabilityRows& q,
             const DrawKeys& keys, const Accepted& out) {
-  require(p.stride(1) == 1 || p.extent(1) <= 1, "speculative::verify", "p", "contiguous rows", p.stride(1));
+  detail::require_target(p, "speculative::verify");
   const auto source_of = [&](index_t first, index_t) {
     return detail::ProbabilitySource{p.data() + first * p.stride(0), p.stride(0)};
   };
@@ -92,11 +92,8 @@ template <class V>
   requires detail::walks<V>
 void verify(Cpu& cpu, const V& policy, const ForestView& trees, const LogitRows& p, const ProbabilityRows& q,
             const DrawKeys& keys, const Accepted& out) {
-  constexpr const char* where = "speculative::verify";
+  detail::require_target(p, "speculative::verify");
   const View<const float, 2>& logits = p.logits;
-  require(logits.stride(1) == 1 || logits.extent(1) <= 1, where, "p.logits", "contiguous rows", logits.stride(1));
-  require_equal(p.rows.extent(0), logits.extent(0), where, "p.rows");
-  require_contiguous(p.rows, where, "p.rows");
   Workspace::Scope scope(cpu.workspace());
   float* const buffers = cpu.workspace().take<float>(cpu.parts(trees.trees(), 1) * row_tile);
   const auto source_of = [&](index_t first, index_t part) {

@@ -102,6 +102,17 @@ inline void require_verify(const ForestView& trees, index_t rows, index_t vocab,
   if (!out.independent.empty()) require_equal(out.independent.extent(0), count, where, "out.independent");
 }
 
+/// What every context asks of target rows before it looks at them.
+inline void require_target(const ProbabilityRows& p, const char* where) {
+  require(p.stride(1) == 1 || p.extent(1) <= 1, where, "p", "contiguous rows", p.stride(1));
+}
+inline void require_target(const LogitRows& p, const char* where) {
+  const View<const float, 2>& logits = p.logits;
+  require(logits.stride(1) == 1 || logits.extent(1) <= 1, where, "p.logits", "contiguous rows", logits.stride(1));
+  require_equal(p.rows.extent(0), logits.extent(0), where, "p.rows");
+  require_contiguous(p.rows, where, "p.rows");
+}
+
 }  // namespace decant::speculative::detail
 
 #endif
