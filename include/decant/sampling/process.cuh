@@ -38,11 +38,8 @@ inline void launch_materialise(Cuda& cuda, const View<const float, 2>& logits, c
 inline void penalise(Cuda& cuda, const Processing& p, View<float, 2> logits, const TokenCounts& seen,
                      View<RowStatus, 1> status) {
   constexpr const char* where = "sampling::penalise";
-  validate(p);
-  detail::require_rows(logits, where, "logits");
+  detail::require_penalise(p, logits, seen, status, where);
   detail::require_batch(logits.extent(0), where, "logits");
-  detail::require_counts(seen, logits.extent(0), where);
-  require_equal(status.extent(0), logits.extent(0), where, "status");
   launch(cuda, where, detail::penalise_rows<float>,
          CudaGrid{dim3(static_cast<unsigned>(logits.extent(0))), dim3(detail::filter_threads)}, p, logits, seen,
          status);
@@ -52,12 +49,8 @@ inline void penalise(Cuda& cuda, const Processing& p, View<float, 2> logits, con
 inline void filter(Cuda& cuda, const Processing& p, View<const float, 2> logits, View<LogitRow, 1> out,
                    View<RowStatus, 1> status) {
   constexpr const char* where = "sampling::filter";
-  validate(p);
-  require(!p.penalises(), where, "p", "no penalties: sampling::penalise applies them", "penalties");
-  detail::require_rows(logits, where, "logits");
+  detail::require_filter(p, logits, out, status, where);
   detail::require_batch(logits.extent(0), where, "logits");
-  require_equal(out.extent(0), logits.extent(0), where, "out");
-  require_equal(status.extent(0), logits.extent(0), where, "status");
   detail::launch_filter(cuda, p, logits, out, status, false, where);
 }
 
@@ -65,13 +58,8 @@ inline void filter(Cuda& cuda, const Processing& p, View<const float, 2> logits,
 inline void materialise(Cuda& cuda, const LogitRows& rows, View<const RowStatus, 1> status,
                         View<float, 2> probabilities) {
   constexpr const char* where = "sampling::materialise";
-  detail::require_rows(rows.logits, where, "rows.logits");
+  detail::require_materialise(rows, status, probabilities, where);
   detail::require_batch(rows.logits.extent(0), where, "rows.logits");
-  detail::require_rows(probabilities, where, "probabilities");
-  require_equal(rows.rows.extent(0), rows.logits.extent(0), where, "rows.rows");
-  require_equal(status.extent(0), rows.logits.extent(0), where, "status");
-  require_equal(probabilities.extent(0), rows.logits.extent(0), where, "probabilities");
-  require_equal(probabilities.extent(1), rows.logits.extent(1), where, "probabilities");
   detail::launch_materialise(cuda, rows.logits, rows.rows, status, probabilities, where);
 }
 
@@ -79,14 +67,8 @@ inline void materialise(Cuda& cuda, const LogitRows& rows, View<const RowStatus,
 inline void process(Cuda& cuda, const Processing& p, View<const float, 2> logits, const TokenCounts& seen,
                     View<float, 2> probabilities, View<RowStatus, 1> status) {
   constexpr const char* where = "sampling::process";
-  validate(p);
-  detail::require_rows(logits, where, "logits");
+  detail::require_process(p, logits, seen, probabilities, status, where);
   detail::require_batch(logits.extent(0), where, "logits");
-  detail::require_rows(probabilities, where, "probabilities");
-  detail::require_counts(seen, logits.extent(0), where);
-  require_equal(probabilities.extent(0), logits.extent(0), where, "probabilities");
-  require_equal(probabilities.extent(1), logits.extent(1), where, "probabilities");
-  require_equal(status.extent(0), logits.extent(0), where, "status");
   Workspace::Scope scope(cuda.workspace());
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const View<LogitRow, 1> filtered = cuda.workspace().take_view<LogitRow>(logits.extent(0));

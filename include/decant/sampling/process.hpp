@@ -90,11 +90,7 @@ inline void probabilities_of_row(Isa isa, const LogitRow& row, const float* logi
 /// seen tokens does not lie inside or names a token outside the vocabulary; that row stays as it is. O(seen tokens).
 inline void penalise(Cpu& cpu, const Processing& p, View<float, 2> logits, const TokenCounts& seen,
                      View<RowStatus, 1> status) {
-  constexpr const char* where = "sampling::penalise";
-  validate(p);
-  detail::require_rows(logits, where, "logits");
-  detail::require_counts(seen, logits.extent(0), where);
-  require_equal(status.extent(0), logits.extent(0), where, "status");
+  detail::require_penalise(p, logits, seen, status, "sampling::penalise");
   cpu.parallel_for(logits.extent(0), [&](index_t r) {
     const bool valid = detail::penalise_row(p, seen, r, logits.data() + r * logits.stride(0), logits.extent(1));
     status[r] = valid ? RowStatus::ok : RowStatus::bad_row;
@@ -106,12 +102,7 @@ inline void penalise(Cpu& cpu, const Processing& p, View<float, 2> logits, const
 /// O(rows * vocab); scratch for each thread: 4 bytes per token, 16 with top-p.
 inline void filter(Cpu& cpu, const Processing& p, View<const float, 2> logits, View<LogitRow, 1> out,
                    View<RowStatus, 1> status) {
-  constexpr const char* where = "sampling::filter";
-  validate(p);
-  require(!p.penalises(), where, "p", "no penalties: sampling::penalise applies them", "penalties");
-  detail::require_rows(logits, where, "logits");
-  require_equal(out.extent(0), logits.extent(0), where, "out");
-  require_equal(status.extent(0), logits.extent(0), where, "status");
+  detail::require_filter(p, logits, out, status, "sampling::filter");
   Workspace::Scope scope(cpu.workspace());
   const index_t rows = logits.extent(0);
   const detail::FilterScratches scratch(cpu, p, logits.extent(1), cpu.parts(rows, 1));
@@ -127,13 +118,7 @@ inline void filter(Cpu& cpu, const Processing& p, View<const float, 2> logits, V
 /// The probabilities of filtered rows: probabilities [rows, vocab], which may be the logits' memory. O(rows * vocab).
 inline void materialise(Cpu& cpu, const LogitRows& rows, View<const RowStatus, 1> status,
                         View<float, 2> probabilities) {
-  constexpr const char* where = "sampling::materialise";
-  detail::require_rows(rows.logits, where, "rows.logits");
-  detail::require_rows(probabilities, where, "probabilities");
-  require_equal(rows.rows.extent(0), rows.logits.extent(0), where, "rows.rows");
-  require_equal(status.extent(0), rows.logits.extent(0), where, "status");
-  require_equal(probabilities.extent(0), rows.logits.extent(0), where, "probabilities");
-  require_equal(probabilities.extent(1), rows.logits.extent(1), where, "probabilities");
+  detail::require_materialise(rows, status, probabilities, "sampling::materialise");
   cpu.parallel_for(rows.logits.extent(0), [&](index_t r) {
     if (status[r] != RowStatus::ok) return;
     detail::probabilities_of_row(cpu.isa(), rows.rows[r], rows.logits.data() + r * rows.logits.stride(0),
@@ -146,14 +131,7 @@ inline void materialise(Cpu& cpu, const LogitRows& rows, View<const RowStatus, 1
 /// penalties.
 inline void process(Cpu& cpu, const Processing& p, View<const float, 2> logits, const TokenCounts& seen,
                     View<float, 2> probabilities, View<RowStatus, 1> status) {
-  constexpr const char* where = "sampling::process";
-  validate(p);
-  detail::require_rows(logits, where, "logits");
-  detail::require_rows(probabilities, where, "probabilities");
-  detail::require_counts(seen, logits.extent(0), where);
-  require_equal(probabilities.extent(0), logits.extent(0), where, "probabilities");
-  require_equal(probabilities.extent(1), logits.extent(1), where, "probabilities");
-  require_equal(status.extent(0), logits.extent(0), where, "status");
+  detail::require_process(p, logits, seen, probabilities, status, "sampling::process");
   Workspace::Scope scope(cpu.workspace());
   const index_t rows = logits.extent(0);
   const index_t n = logits.extent(1);

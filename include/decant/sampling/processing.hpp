@@ -9,6 +9,8 @@
 
 #include "../core/error.hpp"
 #include "../core/view.hpp"
+#include "logit_row.hpp"
+#include "status.hpp"
 
 namespace decant::sampling {
 
@@ -77,6 +79,49 @@ inline void require_counts(const TokenCounts& seen, index_t rows, const char* wh
   } else {
     require_equal(seen.tokens.extent(0), 0, where, "seen.tokens");
   }
+}
+
+/// What the functions of process.hpp and process.cuh ask of their arguments. ArgumentError names what does not fit.
+inline void require_penalise(const Processing& p, const View<float, 2>& logits, const TokenCounts& seen,
+                             const View<RowStatus, 1>& status, const char* where) {
+  validate(p);
+  require_rows(logits, where, "logits");
+  require_counts(seen, logits.extent(0), where);
+  require_equal(status.extent(0), logits.extent(0), where, "status");
+}
+
+inline void require_filter(const Processing& p, const View<const float, 2>& logits, const View<LogitRow, 1>& out,
+                           const View<RowStatus, 1>& status, const char* where) {
+  validate(p);
+  require(!p.penalises(), where, "p", "no penalties: sampling::penalise applies them", "penalties");
+  require_rows(logits, where, "logits");
+  require_equal(out.extent(0), logits.extent(0), where, "out");
+  require_equal(status.extent(0), logits.extent(0), where, "status");
+}
+
+/// Probabilities of the same shape as the logits that they are made of.
+inline void require_probabilities(const View<float, 2>& probabilities, const View<const float, 2>& logits,
+                                  const char* where) {
+  require_rows(probabilities, where, "probabilities");
+  require_equal(probabilities.extent(0), logits.extent(0), where, "probabilities");
+  require_equal(probabilities.extent(1), logits.extent(1), where, "probabilities");
+}
+
+inline void require_materialise(const LogitRows& rows, const View<const RowStatus, 1>& status,
+                                const View<float, 2>& probabilities, const char* where) {
+  require_rows(rows.logits, where, "rows.logits");
+  require_equal(rows.rows.extent(0), rows.logits.extent(0), where, "rows.rows");
+  require_equal(status.extent(0), rows.logits.extent(0), where, "status");
+  require_probabilities(probabilities, rows.logits, where);
+}
+
+inline void require_process(const Processing& p, const View<const float, 2>& logits, const TokenCounts& seen,
+                            const View<float, 2>& probabilities, const View<RowStatus, 1>& status, const char* where) {
+  validate(p);
+  require_rows(logits, where, "logits");
+  require_counts(seen, logits.extent(0), where);
+  require_probabilities(probabilities, logits, where);
+  require_equal(status.extent(0), logits.extent(0), where, "status");
 }
 
 /// A logit after penalties, rounded step by step; -inf stays, finite numbers stay finite.
