@@ -26,13 +26,7 @@ inline constexpr int ear_threads = 512;
 using ::decant::detail::block_reduce;
 using ::decant::detail::Larger;
 using ::decant::detail::Plus;
-
-struct Smaller {
-  template <class T>
-  __device__ T operator()(T a, T b) const {
-    return b < a ? b : a;
-  }
-};
+using ::decant::detail::Smaller;
 
 struct EarShared {
   float floats[32];

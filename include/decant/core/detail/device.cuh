@@ -27,6 +27,12 @@ struct Larger {
     return b > a ? b : a;
   }
 };
+struct Smaller {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
 
 /// op over the lanes of a full warp, in all lanes, always as the same tree. Width: 32, 16, 8 ...: groups of lanes.
 template <int Width = 32, class T, class Op>

@@ -22,13 +22,7 @@ using ::decant::detail::block_reduce;
 using ::decant::detail::block_scan_before;
 using ::decant::detail::Larger;
 using ::decant::detail::Plus;
-
-struct Lesser {
-  template <class T>
-  __device__ T operator()(T a, T b) const {
-    return b < a ? b : a;
-  }
-};
+using ::decant::detail::Smaller;
 
 struct FilterShared {
   float maxima[filter_threads];
@@ -140,7 +134,7 @@ __global__ void __launch_bounds__(filter_threads, 1)
     for (index_t i = threadIdx.x; i < n && top == none; i += filter_threads) {
       if (x[i] == largest) top = static_cast<std::int32_t>(i);
     }
-    top = block_reduce(top, Lesser{}, none, shared.ints);
+    top = block_reduce(top, Smaller{}, none, shared.ints);
     if (threadIdx.x == 0) {
       out[r] = one_hot(largest, top);
       status[r] = RowStatus::ok;
