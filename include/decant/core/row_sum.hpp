@@ -76,6 +76,16 @@ DECANT_UNFUSED index_t find_in_tile(const Term& term, index_t first, index_t las
 
 namespace detail {
 
+/// The lanes of a tile, halves folded.
+DECANT_INLINE float fold_lanes(float (&lane)[row_lanes]) {
+  for (index_t l = 0; l < 32; ++l) lane[l] += lane[l + 32];
+  for (index_t l = 0; l < 16; ++l) lane[l] += lane[l + 16];
+  for (index_t width = 8; width > 0; width /= 2) {
+    for (index_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+  }
+  return lane[0];
+}
+
 template <class Term>
 DECANT_INLINE float tile_total(const Term& term, index_t first, index_t last) {
   float lane[row_lanes] = {};
@@ -90,12 +100,7 @@ DECANT_INLINE float tile_total(const Term& term, index_t first, index_t last) {
     }
   }
   for (index_t l = 0; i + l < last; ++l) lane[l] += term(i + l);
-  for (index_t l = 0; l < 32; ++l) lane[l] += lane[l + 32];
-  for (index_t l = 0; l < 16; ++l) lane[l] += lane[l + 16];
-  for (index_t width = 8; width > 0; width /= 2) {
-    for (index_t l = 0; l < width; ++l) lane[l] += lane[l + width];
-  }
-  return lane[0];
+  return fold_lanes(lane);
 }
 
 template <class Term>

@@ -52,14 +52,6 @@ DECANT_NOINLINE DECANT_UNFUSED inline TileSums special_terms(const TilePass& t, 
   return {terms.left, terms.over, token == t.skip ? 0.0f : t.q[i]};
 }
 
-/// The lanes of a tile, folded.
-inline float fold_lanes(float* lane) {
-  for (std::int32_t width = tile_lanes / 2; width > 0; width /= 2) {
-    for (std::int32_t l = 0; l < width; ++l) lane[l] += lane[l + width];
-  }
-  return lane[0];
-}
-
 DECANT_UNFUSED inline TileSums pass_tile_portable(const TilePass& t) {
   float left[tile_lanes] = {}, over[tile_lanes] = {}, drawn[tile_lanes] = {};
   const std::int32_t n = t.vocab - t.first < tile_size ? t.vocab - t.first : tile_size;
@@ -82,6 +74,7 @@ DECANT_UNFUSED inline TileSums pass_tile_portable(const TilePass& t) {
       }
     }
   }
+  using ::decant::detail::fold_lanes;
   return {fold_lanes(left), fold_lanes(over), fold_lanes(drawn)};
 }
 
