@@ -73,7 +73,7 @@ class BlockRows {
       all.drawn += static_cast<double>(totals_[2 * tiles + tile]);
     }
     if (!(all.left - all.left == 0) || !(all.over - all.over == 0) || !(all.drawn - all.drawn == 0)) bad_ = true;
-    last_ = {residual.node, residual.q_row, s.scale, s.cut, true};
+    last_ = LastPass::of(residual, s);
     __syncthreads();
     return all;
   }
@@ -116,8 +116,7 @@ class BlockRows {
   __device__ std::int32_t draw(const Residual<double>& residual, double u) {
     const DrawTerm term{*this, residual, static_cast<float>(residual.scale), static_cast<float>(residual.cut),
                         static_cast<float>(residual.floor)};
-    const bool ready = last_.valid && term.floor == 0 && last_.node == residual.node &&
-                       last_.q_row == residual.q_row && last_.scale == term.scale && last_.cut == term.cut;
+    const bool ready = last_.serves(residual);
     last_.valid = false;
     double all = 0;
     if (ready) {
@@ -197,20 +196,11 @@ class BlockRows {
     return low;
   }
 
-  /// Of the last pass, whose totals of `left` are still there.
-  struct Pass {
-    std::int32_t node;
-    std::int32_t q_row;
-    float scale;
-    float cut;
-    bool valid = false;
-  };
-
   Target p_;
   View<const float, 2> q_;
   std::int32_t vocab_;
   float* totals_;
-  Pass last_{};
+  LastPass last_{};
   bool bad_ = false;
 };
 

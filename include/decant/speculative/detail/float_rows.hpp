@@ -110,7 +110,7 @@ class FloatRows {
     require_finite(all.left);
     require_finite(all.over);
     require_finite(all.drawn);
-    last_ = {residual.node, residual.q_row, t.scalars.scale, t.scalars.cut, true};
+    last_ = LastPass::of(residual, t.scalars);
     return all;
   }
 
@@ -138,10 +138,7 @@ class FloatRows {
 
   /// The first token whose cumulated A exceeds u times the sum of A; rounding aside, the last with mass; -1: none has.
   std::int32_t draw(const Residual<double>& residual, double u) {
-    const Pass now{residual.node, residual.q_row, static_cast<float>(residual.scale), static_cast<float>(residual.cut),
-                   true};
-    const bool ready = last_.valid && residual.floor == 0 && last_.node == now.node && last_.q_row == now.q_row &&
-                       last_.scale == now.scale && last_.cut == now.cut;
+    const bool ready = last_.serves(residual);
     last_.valid = false;
     double all = 0;
     for (index_t tile = 0; tile < row_tiles(vocab_); ++tile) {
@@ -215,21 +212,12 @@ class FloatRows {
     if (!(sum - sum == 0)) bad_ = true;
   }
 
-  /// Of the last pass, whose totals of `left` are still there.
-  struct Pass {
-    std::int32_t node = 0;
-    std::int32_t q_row = 0;
-    float scale = 0;
-    float cut = 0;
-    bool valid = false;
-  };
-
   Isa isa_;
   Source p_;
   View<const float, 2> q_;
   std::int32_t vocab_;
   float* totals_;
-  Pass last_{};
+  LastPass last_{};
   bool bad_ = false;
 };
 

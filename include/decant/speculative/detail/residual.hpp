@@ -77,6 +77,24 @@ struct PassScalars {
   }
 };
 
+/// The pass that was made last. Its totals of `left` are still there for a draw from the same A.
+struct LastPass {
+  std::int32_t node = 0;
+  std::int32_t q_row = 0;
+  float scale = 0;
+  float cut = 0;
+  bool valid = false;
+
+  DECANT_HD static LastPass of(const Residual<double>& residual, const PassScalars& s) {
+    return {residual.node, residual.q_row, s.scale, s.cut, true};
+  }
+  /// Whether they are A's, but for tiles with listed tokens.
+  DECANT_HD bool serves(const Residual<double>& residual) const {
+    return valid && residual.floor == 0 && node == residual.node && q_row == residual.q_row &&
+           scale == static_cast<float>(residual.scale) && cut == static_cast<float>(residual.cut);
+  }
+};
+
 /// What a token that is not listed adds to left and over. Every product is rounded by itself, so that all instruction
 /// sets and devices agree to the bit; a NaN in p or q reaches `left`.
 struct PassTerms {
