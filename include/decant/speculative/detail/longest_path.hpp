@@ -74,7 +74,7 @@ DECANT_HD WalkEnd longest_path(const V& v, const TreeView& t, Rows& rows, Choice
     }
     scratch_barrier();
   }
-  return emit_at(t, rows, choices, Residual<double>{best, -1, 1.0, 0.0, 0.0, nullptr, 0});
+  return emit_at(rows, choices, Residual<double>{best, -1, 1.0, 0.0, 0.0, nullptr, 0});
 }
 
 }  // namespace decant::speculative::detail

@@ -27,13 +27,12 @@ struct WalkEnd {
 /// Emits at the end of a walk; from p itself where rounding has left nothing.
 DECANT_HD_AS_ARGUMENTS
 template <class Rows, class Choices, class Real>
-DECANT_HD WalkEnd emit_at(const TreeView& t, Rows& rows, Choices& choices, const Residual<Real>& residual) {
+DECANT_HD WalkEnd emit_at(Rows& rows, Choices& choices, const Residual<Real>& residual) {
   const std::int32_t node = residual.node;
   std::int32_t token = choices.emit(rows, residual, node);
   if (token < 0 && !rows.bad()) {
     token = choices.emit(rows, Residual<Real>{node, -1, Real(1), Real{}, Real{}, nullptr, 0}, node);
   }
-  (void)t;
   return {rows.bad() ? Status::bad_row : token < 0 ? Status::empty_support : Status::ok, node, token};
 }
 
@@ -52,7 +51,7 @@ DECANT_HD WalkEnd top_down(const TreeView& t, const Make& make, Rows& rows, Choi
       plan.reject(t, rows, scratch);
     }
   }
-  return emit_at(t, rows, choices, plan.residual(t, scratch));
+  return emit_at(rows, choices, plan.residual(t, scratch));
 }
 
 /// The target's own token at every node, for as long as a child carries it. Choices: emit_next(rows, residual, depth).
@@ -96,7 +95,7 @@ DECANT_HD WalkEnd bottom_up(const TreeView& t, std::int32_t root, const Real& m,
       continue;
     }
     if (rows.bad()) break;
-    if (choices.accept(plan.own(), plan.node())) return emit_at(t, rows, choices, plan.residual(t, scratch));
+    if (choices.accept(plan.own(), plan.node())) return emit_at(rows, choices, plan.residual(t, scratch));
     if (above == 0) return {};
     --above;
     scratch_barrier();
@@ -142,7 +141,7 @@ DECANT_HD WalkEnd decide(const TreeView& t, const Plan* plans, Rows& rows, Choic
       while (t.children[node] > 0) node = Plan::visited(t, node, 0);
     }
   }
-  return emit_at(t, rows, choices, plans[node].residual(t, scratch));
+  return emit_at(rows, choices, plans[node].residual(t, scratch));
 }
 
 }  // namespace decant::speculative::detail
