@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "catch_compat.hpp"
 #include "device_memory.cuh"
 #include "graph.cuh"
+#include "oracle/path_logits.hpp"
 
 namespace {
 
@@ -20,21 +20,8 @@ using namespace decant::speculative;
 using cuda_test::DeviceBuffer;
 using cuda_test::Graph;
 using cuda_test::Stream;
+using path_logits::logits_after;
 using Tokens = std::vector<std::int32_t>;
-
-/// Logits after a path. flat: ties; token 4 is followed by NaN, token 3 by nothing at all where `holes`.
-std::vector<float> logits_after(const Tokens& path, index_t vocab, bool flat, bool holes) {
-  std::uint32_t hash = 17;
-  for (const std::int32_t t : path) hash = (hash ^ static_cast<std::uint32_t>(t)) * 16777619u;
-  std::vector<float> row;
-  for (index_t y = 0; y < vocab; ++y) {
-    const float u = Philox{hash}.uniform(static_cast<std::uint32_t>(y));
-    row.push_back(flat ? std::floor(3 * u) : 6 * u);
-    if (holes && path.back() % 5 == 4) row.back() = std::nanf("");
-    if (holes && (path.back() % 5 == 3 || y % 7 == 2)) row.back() = -INFINITY;
-  }
-  return row;
-}
 
 DraftTree on_cpu(std::int32_t root, index_t vocab, bool flat, bool holes, const EagleOptions& o, DraftBudget budget) {
   std::vector<Tokens> forwarded;

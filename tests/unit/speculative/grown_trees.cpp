@@ -13,24 +13,14 @@
 #include <vector>
 
 #include "catch_compat.hpp"
+#include "oracle/path_logits.hpp"
 
 namespace grown_tree_tests {
 
 using namespace decant;
 using namespace decant::speculative;
+using path_logits::logits_after;
 using Tokens = std::vector<std::int32_t>;
-
-/// Logits after a path, from a hash of it. flat: few different values, so that there are ties.
-std::vector<float> logits_after(const Tokens& path, index_t vocab, bool flat) {
-  std::uint32_t hash = 17;
-  for (const std::int32_t t : path) hash = (hash ^ static_cast<std::uint32_t>(t)) * 16777619u;
-  std::vector<float> row;
-  for (index_t y = 0; y < vocab; ++y) {
-    const float u = Philox{hash}.uniform(static_cast<std::uint32_t>(y));
-    row.push_back(flat ? std::floor(3 * u) : 6 * u);
-  }
-  return row;
-}
 
 /// The text of the algorithm, one path at a time.
 std::map<Tokens, float> reference_tree(index_t vocab, const EagleOptions& o, bool flat) {
