@@ -16,7 +16,6 @@
 #include <decant/speculative/draft_tree.hpp>
 #include <decant/speculative/drafter.hpp>
 #include <decant/speculative/policy.hpp>
-#include <decant/speculative/row_signals.hpp>
 #include <decant/speculative/verify.hpp>
 
 #include "draft_head.hpp"
@@ -36,6 +35,8 @@ struct Speculation {
                      speculative::Proposals&, const speculative::DrawKey&)>
       draft;
   std::function<void(View<const std::int32_t, 1>)> commit;
+  /// What the last draft's rows say; empty views: this drafter has none.
+  std::function<speculative::StepSignals()> signals;
   std::function<void(decant::Cpu&, const speculative::ForestView&, const speculative::ProbabilityRows& p,
                      const speculative::ProbabilityRows& q, const speculative::DrawKeys&, const speculative::Accepted&)>
       verify;
@@ -50,6 +51,14 @@ void draft_with(Speculation& s, std::shared_ptr<D> drafter) {
                       speculative::DraftTree& tree, speculative::Proposals& proposals,
                       const speculative::DrawKey& key) { drafter->draft(context, budget, tree, proposals, key); };
   s.commit = [drafter](View<const std::int32_t, 1> tokens) { drafter->commit(tokens); };
+  s.signals = [drafter] {
+    speculative::StepSignals x;
+    if constexpr (requires { drafter->entropy(), drafter->confidence(); }) {
+      x.entropy = drafter->entropy();
+      x.confidence = drafter->confidence();
+    }
+    return x;
+  };
 }
 
 template <speculative::Verifier<decant::Cpu> V>
@@ -142,15 +151,14 @@ class SpeculativeLoop {
     tokens_ = tokens;
     prompt_ = static_cast<index_t>(tokens.size()) - 1;
     room_ = room;
-    entropy_.clear();
-    confidence_.clear();
+    drafted_ = false;
   }
 
   /// Drafts, runs the draft, verifies it; at most `left` tokens join tokens(). Returns what became of the draft.
   speculative::StepOutcome step(const Speculation& s, index_t left) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
-    speculative::DraftBudget budget = s.next(signals(left));
+    speculative::DraftBudget budget = s.next(signals(s, left));
     // Rows of the cache for nodes of the draft, its root included.
     const index_t spare = room_ - (static_cast<index_t>(tokens_.size()) - prompt_);
     budget.nodes = static_cast<std::int32_t>(std::min<index_t>(budget.nodes, std::max<index_t>(spare, 0)));
@@ -180,15 +188,9 @@ class SpeculativeLoop {
   const speculative::DraftTree& draft(const Speculation& s, const speculative::DraftBudget& budget) {
     tree_.clear(tokens_.back());
     proposals_.clear();
-    if (budget.depth > 0) s.draft({View<const std::int32_t, 1>(tokens_)}, budget, tree_, proposals_, key());
+    drafted_ = budget.depth > 0;
+    if (drafted_) s.draft({View<const std::int32_t, 1>(tokens_)}, budget, tree_, proposals_, key());
     tree_.finalize();
-    entropy_.clear();
-    confidence_.clear();
-    for (std::int32_t r = 0; r < proposals_.rows(); ++r) {
-      const auto row = speculative::row_signals(proposals_.view()[r]);
-      entropy_.push_back(row.entropy);
-      confidence_.push_back(row.confidence);
-    }
     return tree_;
   }
 
@@ -231,10 +233,9 @@ class SpeculativeLoop {
     return {random_, 0, static_cast<std::uint32_t>(static_cast<index_t>(tokens_.size()) - prompt_)};
   }
 
-  speculative::StepSignals signals(index_t left) const {
+  speculative::StepSignals signals(const Speculation& s, index_t left) const {
     speculative::StepSignals x;
-    x.entropy = View<const float, 1>(entropy_);
-    x.confidence = View<const float, 1>(confidence_);
+    if (drafted_) x = s.signals();
     x.tokens_left = static_cast<std::int32_t>(left);
     x.context = static_cast<index_t>(tokens_.size()) - 1;
     return x;
@@ -260,7 +261,7 @@ class SpeculativeLoop {
   index_t prompt_ = 0, room_ = 0;
   speculative::DraftTree tree_;
   speculative::Proposals proposals_;
-  std::vector<float> entropy_, confidence_;  // of the last draft's rows
+  bool drafted_ = false;  // in the last step of this text
   std::vector<float> p_;
   std::vector<sampling::RowStatus> status_;
   std::vector<std::int32_t> emitted_, path_;

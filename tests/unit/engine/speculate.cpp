@@ -121,6 +121,58 @@ TEST_CASE("speculate: drafts fit the end of the text and of the context", "[engi
   CHECK(generate({.tree = "2,2,2"}, longest, count, 0).tokens == plain(longest, count));
 }
 
+/// Keeps the signals that it was shown; drafts of three.
+struct SeenSignals {
+  std::vector<std::vector<float>> entropy, confidence;
+
+  speculative::DraftBudget next(const speculative::StepSignals& s) {
+    entropy.emplace_back(s.entropy.data(), s.entropy.data() + s.entropy.size());
+    confidence.emplace_back(s.confidence.data(), s.confidence.data() + s.confidence.size());
+    return speculative::clipped(speculative::DraftBudget::chain(3), s.tokens_left);
+  }
+  void observe(const speculative::StepOutcome&) const {}
+};
+
+TEST_CASE("speculate: controllers see how sure the drafter was, of drawn and of greedy drafts", "[engine][speculative]") {
+  decant::Cpu cpu;
+  const runtime::Model& m = checkpoint();
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::AnyStack{}, runtime::parse_cache("ragged", "f32"));
+  const Tokens prompt = prompt_of(60);
+  for (const float temperature : {0.0f, 1.0f}) {
+    INFO(temperature);
+    const sampling::Processing processing{.temperature = temperature};
+    const SpeculationNames names{.verify = temperature > 0 ? "block" : "membership"};
+    auto s = runtime::compose(cpu, *engine, m, names, processing, 60).speculation;
+    const auto seen = std::make_shared<SeenSignals>();
+    runtime::control_with(s, seen);
+    runtime::SpeculativeLoop loop(cpu, *engine, m.config, processing, 5);
+    loop.begin(prompt, 60);
+    REQUIRE(loop.step(s, 50).drafted == 3);
+    REQUIRE(loop.step(s, 50).drafted == 3);
+    loop.step(s, 1);  // no room for a draft, hence nothing to be seen after it
+    loop.step(s, 50);
+    REQUIRE(seen->entropy.size() == 4);
+    CHECK(seen->entropy[0].empty());
+    CHECK(seen->entropy[1].size() == 3);
+    CHECK(seen->entropy[2].size() == 3);
+    CHECK(seen->entropy[3].empty());
+    for (std::size_t step = 0; step < 4; ++step) {
+      REQUIRE(seen->confidence[step].size() == seen->entropy[step].size());
+      for (std::size_t i = 0; i < seen->entropy[step].size(); ++i) {
+        CHECK((seen->entropy[step][i] > 0 && seen->entropy[step][i] < 8));
+        CHECK((seen->confidence[step][i] > 1.0f / 256 && seen->confidence[step][i] < 1));
+      }
+    }
+    CHECK(seen->entropy[1] != seen->entropy[2]);
+    loop.begin(prompt, 60);  // of another text
+    loop.step(s, 50);
+    CHECK(seen->entropy[4].empty());
+  }
+  const auto none = runtime::compose(cpu, *engine, m, {.draft = "ngram"}, {}, 60).speculation.signals();
+  CHECK((none.entropy.empty() && none.confidence.empty()));
+}
+
 /// The p-value of a chi-square sum by Wilson and Hilferty's cube root.
 double p_value(double chi_square, double degrees) {
   const double k = 2 / (9 * degrees);
