@@ -282,13 +282,17 @@ Generation generate_speculatively(decant::Cpu& cpu, Engine& engine, const Config
   loop.begin(prompt, std::min(count - 1 + nodes, config.context - n));
   const auto first = Clock::now();
   const auto emitted = [&] { return static_cast<index_t>(loop.tokens().size()) - n; };
+  const auto take = [&] {
+    g.tokens.insert(g.tokens.end(), loop.tokens().begin() + n + static_cast<index_t>(g.tokens.size()),
+                    loop.tokens().end());
+    on_token(std::as_const(g.tokens));
+  };
   index_t steps = 0;
   for (; emitted() < count; ++steps) {
-    on_token(Tokens(loop.tokens().begin() + n, loop.tokens().end()));
+    take();
     loop.step(s, count - emitted());
   }
-  g.tokens.assign(loop.tokens().begin() + n, loop.tokens().end());
-  on_token(g.tokens);
+  take();
   g.ttft_ms = milliseconds(first - start);
   if (count > 1) {
     g.tpot_ms = milliseconds(Clock::now() - first) / static_cast<double>(count - 1);
