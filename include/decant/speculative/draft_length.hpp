@@ -40,6 +40,19 @@ inline double expected_tokens(View<const double, 1> acceptance, std::int32_t gam
   return sum;
 }
 
+namespace detail {
+
+/// What a step that drafts g tokens is worth. ArgumentError, under the name `where`: a time that is none.
+template <class Seconds>
+double gain(const char* where, std::int32_t g, double tokens, const Seconds& seconds, Objective objective) {
+  if (objective == Objective::tokens) return tokens;
+  const double time = seconds(g);
+  require(time > 0 && time < 1e300, where, "seconds", "a positive, finite time", time);
+  return tokens / time;
+}
+
+}  // namespace detail
+
 /// Which of `candidates` (ascending) is best; of equal ones the first. tokens(g): expected tokens of a step;
 /// seconds(g): its time, in any unit; not called for Objective::tokens. ArgumentError: no candidate, a time that is not
 /// positive and finite.
@@ -52,12 +65,7 @@ std::int32_t best_candidate(View<const std::int32_t, 1> candidates, const Tokens
   double most = -1;
   for (index_t i = 0; i < candidates.size(); ++i) {
     const std::int32_t g = candidates[i];
-    double gain = tokens(g);
-    if (objective == Objective::throughput) {
-      const double time = seconds(g);
-      require(time > 0 && time < 1e300, where, "seconds", "a positive, finite time", time);
-      gain /= time;
-    }
+    const double gain = detail::gain(where, g, tokens(g), seconds, objective);
     if (gain > most) {
       most = gain;
       best = g;
@@ -70,7 +78,6 @@ std::int32_t best_candidate(View<const std::int32_t, 1> candidates, const Tokens
 template <class Seconds>
 std::int32_t best_length(View<const double, 1> acceptance, const Seconds& seconds,
                          Objective objective = Objective::throughput) {
-  constexpr const char* where = "speculative::best_length";
   std::int32_t best = 0;
   double most = -1;
   double survival = 1;
@@ -80,12 +87,7 @@ std::int32_t best_length(View<const double, 1> acceptance, const Seconds& second
       survival *= acceptance[g - 1];
       tokens += survival;
     }
-    double gain = tokens;
-    if (objective == Objective::throughput) {
-      const double time = seconds(g);
-      require(time > 0 && time < 1e300, where, "seconds", "a positive, finite time", time);
-      gain /= time;
-    }
+    const double gain = detail::gain("speculative::best_length", g, tokens, seconds, objective);
     if (gain > most) {
       most = gain;
       best = g;
