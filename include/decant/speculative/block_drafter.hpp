@@ -72,7 +72,7 @@ class BlockDrafter {
   BlockDrafter(index_t vocab, Forward forward, const BlockOptions& options = {})
       : vocab_(vocab), forward_(std::move(forward)), o_(options) {
     constexpr const char* where = "speculative::BlockDrafter";
-    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    detail::require_vocab(vocab, where);
     require(o_.slots >= 1 && o_.slots <= 64, where, "slots", "1 to 64", o_.slots);
     require(o_.max_blocks >= 1, where, "max_blocks", "at least 1", o_.max_blocks);
     require(o_.widths.beam >= 1 && o_.widths.beam <= 64, where, "widths.beam", "1 to 64", o_.widths.beam);

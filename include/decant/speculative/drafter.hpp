@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../core/error.hpp"
 #include "control.hpp"
 #include "draft_tree.hpp"
 #include "keys.hpp"
@@ -53,6 +54,15 @@ concept Drafter = requires(D& d, const DraftContext& context, const DraftBudget&
   d.draft(context, budget, tree, proposals, key);
   d.commit(tokens);
 };
+
+namespace detail {
+
+/// Tokens are 32-bit.
+inline void require_vocab(index_t vocab, const char* where) {
+  require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+}
+
+}  // namespace detail
 
 }  // namespace decant::speculative
 

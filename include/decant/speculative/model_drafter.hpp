@@ -48,7 +48,7 @@ class ModelDrafter {
   ModelDrafter(index_t vocab, std::vector<std::int32_t> branching, Forward forward)
       : vocab_(vocab), branching_(std::move(branching)), forward_(std::move(forward)) {
     constexpr const char* where = "speculative::ModelDrafter";
-    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    detail::require_vocab(vocab, where);
     for (const std::int32_t k : branching_) {
       require(k >= 1 && k <= vocab && (L != Law::chain || k == 1), where, "branching",
               L == Law::chain ? "one child on each level of a chain" : "1 to the vocabulary's size", k);

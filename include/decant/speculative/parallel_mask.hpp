@@ -75,7 +75,7 @@ class ParallelMaskDrafter {
                       const FeatureSource& target = {})
       : vocab_(vocab), o_(options), forward_(std::move(forward)) {
     constexpr const char* where = "speculative::ParallelMaskDrafter";
-    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    detail::require_vocab(vocab, where);
     require(o_.k >= 1 && o_.k < max_tree_nodes, where, "k", "1 to 1023", o_.k);
     require(o_.k == 1 || o_.mask_token >= 0, where, "mask_token", "an id", o_.mask_token);
     require(!o_.with_features || o_.source == target, where, "target", "the target that the drafter was trained on",

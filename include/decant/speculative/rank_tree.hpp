@@ -28,7 +28,7 @@ class RankTree {
   RankTree(index_t vocab, std::vector<Path> table, Forward forward)
       : vocab_(vocab), table_(std::move(table)), forward_(std::move(forward)) {
     constexpr const char* where = "speculative::RankTree";
-    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    detail::require_vocab(vocab, where);
     require(static_cast<index_t>(table_.size()) < max_tree_nodes, where, "table", "at most 1023 paths", table_.size());
     std::sort(table_.begin(), table_.end(), [](const Path& a, const Path& b) {
       return a.size() != b.size() ? a.size() < b.size() : a < b;

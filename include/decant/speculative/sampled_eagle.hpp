@@ -30,7 +30,7 @@ class SampledEagle {
   SampledEagle(index_t vocab, std::vector<std::int32_t> widths, Forward forward)
       : vocab_(vocab), widths_(std::move(widths)), forward_(std::move(forward)) {
     constexpr const char* where = "speculative::SampledEagle";
-    require(vocab >= 1 && vocab <= 0x7fffffff, where, "vocab", "1 to 2^31 - 1", vocab);
+    detail::require_vocab(vocab, where);
     std::int64_t nodes = 1;
     for (const std::int32_t width : widths_) {
       require(width >= 1 && width < max_tree_nodes, where, "widths", "at least one node on each level", width);
