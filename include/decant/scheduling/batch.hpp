@@ -111,6 +111,9 @@ class Batch {
     return true;
   }
 
+  /// Leaves at most `tokens` of this step's budget.
+  void limit_budget(std::uint32_t tokens) { budget_ = (std::min)(budget_, tokens); }
+
   /// Takes all memory from a running request, and its part of this step; it waits again, before all others.
   void preempt(RequestId id) {
     check(id, "preempt");

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "scheduler.hpp"
 
@@ -64,6 +65,9 @@ class Continuous {
   Continuous() = default;
   explicit Continuous(const ContinuousOptions& options, Order order = {}, Admission admission = {})
       : options_(options), order_(std::move(order)), admission_(std::move(admission)) {}
+
+  Order& order() { return order_; }
+  const Order& order() const { return order_; }
 
   template <class Memory>
   void on_arrival(const Batch<Memory>&, RequestId) {}

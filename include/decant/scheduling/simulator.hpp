@@ -68,11 +68,18 @@ inline void audit(const SimulationReport& report) {
 
 }  // namespace detail
 
-/// Runs `workload` to its end under `policy`. Requests larger than memory are rejected and marked so. Complexity: that
-/// of the policy's steps. SimulationError: see there; ArgumentError: a plan against the rules of Batch.
-template <class Policy, StepCost Cost, KvMemory Memory = TokenMemory>
+/// Sees nothing of a simulation.
+struct NoObserver {
+  template <class Memory>
+  void operator()(Nanoseconds, const Batch<Memory>&) const {}
+};
+
+/// Runs `workload` to its end under `policy`. Requests larger than memory are rejected and marked so. `observe(now,
+/// batch)` is called after every step. Complexity: that of the policy's steps. SimulationError: see there;
+/// ArgumentError: a plan against the rules of Batch.
+template <class Policy, StepCost Cost, KvMemory Memory = TokenMemory, class Observer = NoObserver>
 SimulationReport simulate(Workload workload, Policy policy, Cost cost, Memory memory,
-                          const SimulationOptions& options = {}) {
+                          const SimulationOptions& options = {}, const Observer& observe = {}) {
   std::sort(workload.begin(), workload.end(),
             [](const SimulatedRequest& a, const SimulatedRequest& b) { return earlier(a.info, b.info); });
   SimulationReport report;
@@ -89,6 +96,7 @@ SimulationReport simulate(Workload workload, Policy policy, Cost cost, Memory me
       now += engine.duration();
       report.makespan = now;
       engine.end_step(now, [](const RequestRecord&) {});
+      observe(now, engine.batch());
       if (engine.totals().steps < options.max_steps) continue;
       DECANT_THROW(SimulationError("decant::scheduling::simulate: not done after " +
                                    decant::detail::to_text(options.max_steps) + " steps"));
