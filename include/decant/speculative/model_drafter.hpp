@@ -5,13 +5,14 @@
 #ifndef DECANT_SPECULATIVE_MODEL_DRAFTER_HPP
 #define DECANT_SPECULATIVE_MODEL_DRAFTER_HPP
 
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "detail/child_draw.hpp"
 #include "drafter.hpp"
+#include "row_signals.hpp"
 
 namespace decant::speculative {
 
@@ -21,23 +22,6 @@ template <class F>
 concept DraftForward = requires(F& f, const DraftTree& tree, std::int32_t first, std::int32_t last, View<float, 2> q) {
   { f(tree, first, last, q) } -> std::convertible_to<bool>;
 };
-
-namespace detail {
-
-/// Draws from `left`, whose sum is `total`; -1: nothing has mass. O(vocab).
-inline std::int32_t draw_serial(View<const float, 1> row, const std::vector<bool>& taken, double total, double u) {
-  double sum = 0;
-  std::int32_t last = -1;
-  for (index_t y = 0; y < row.extent(0); ++y) {
-    if (taken[static_cast<std::size_t>(y)] || !(row[y] > 0)) continue;
-    last = static_cast<std::int32_t>(y);
-    sum += static_cast<double>(row[y]);
-    if (sum > u * total) break;
-  }
-  return last;
-}
-
-}  // namespace detail
 
 template <Law L, DraftForward Forward>
 class ModelDrafter {
@@ -78,7 +62,13 @@ class ModelDrafter {
       for (std::int32_t node = first; node < last && room > 0; ++node) {
         // How many is settled before anything is drawn: what was drawn must not decide what is kept.
         const std::int32_t children = k < room ? k : room;
-        room -= grow(node, children, q[node - first], tree, proposals, key);
+        const View<const float, 1> row = q[node - first];
+        const std::int32_t grown = children_.grow(node, children, row, tree, proposals, key);
+        if (grown == 0) continue;
+        room -= grown;
+        const RowSignals signals = row_signals(row);
+        confidence_.push_back(signals.confidence);
+        entropy_.push_back(signals.entropy);
       }
       first = last;
       last = tree.nodes();
@@ -88,66 +78,11 @@ class ModelDrafter {
   void commit(View<const std::int32_t, 1>) {}
 
  private:
-  /// Gives a node up to k children; returns how many.
-  std::int32_t grow(std::int32_t node, std::int32_t k, View<const float, 1> q, DraftTree& tree, Proposals& proposals,
-                    const DrawKey& key) {
-    double total = 0, entropy = 0;
-    float most = 0;
-    for (index_t y = 0; y < vocab_; ++y) {
-      total += static_cast<double>(q[y]);
-      most = q[y] > most ? q[y] : most;
-      if (q[y] > 0) entropy -= static_cast<double>(q[y]) * std::log2(static_cast<double>(q[y]));
-    }
-    if (!(total > 0) || !(total < 1e30)) return 0;
-    confidence_.push_back(most);
-    entropy_.push_back(static_cast<float>(entropy));
-    taken_.assign(static_cast<std::size_t>(vocab_), false);
-    tokens_.clear();
-    top_.clear();
-    const std::int32_t tops = L == Law::deterministic ? k : L == Law::greedy_plus_one ? k - 1 : 0;
-    for (std::int32_t i = 0; i < tops; ++i) {
-      index_t best = -1;
-      for (index_t y = 0; y < vocab_; ++y) {
-        if (!taken_[static_cast<std::size_t>(y)] && (best < 0 || q[y] > q[best])) best = y;
-      }
-      if (best < 0 || !(q[best] > 0)) break;
-      top_.push_back(static_cast<std::int32_t>(best));
-      taken_[static_cast<std::size_t>(best)] = true;
-      if (L == Law::greedy_plus_one) total -= static_cast<double>(q[best]);
-    }
-    double rest = 0;
-    if (L == Law::greedy_plus_one) {
-      for (index_t y = 0; y < vocab_; ++y) rest += taken_[static_cast<std::size_t>(y)] ? 0 : static_cast<double>(q[y]);
-      total = rest;
-    }
-    for (std::int32_t i = 0; i < k - tops; ++i) {
-      const double u = key.uniform(static_cast<std::uint32_t>(node * 1024 + i), Stream::draft);
-      const std::int32_t token = detail::draw_serial(q, taken_, total, u);
-      if (token < 0) break;
-      tokens_.push_back(token);
-      if (L != Law::without_replacement) continue;
-      taken_[static_cast<std::size_t>(token)] = true;
-      total = 0;
-      for (index_t y = 0; y < vocab_; ++y) total += taken_[static_cast<std::size_t>(y)] ? 0 : static_cast<double>(q[y]);
-    }
-    const bool drawn = !tokens_.empty();
-    tokens_.insert(tokens_.end(), top_.begin(), top_.end());
-    if (drawn) {
-      const std::int32_t row = proposals.add();
-      for (index_t y = 0; y < vocab_; ++y) proposals.row(row)[y] = q[y];
-      tree.set_law(node, L, row, static_cast<float>(rest));
-    }
-    const float score = tree.score(node);
-    for (const std::int32_t token : tokens_) tree.push_child(node, token, score + std::log(q[token]));
-    return static_cast<std::int32_t>(tokens_.size());
-  }
-
   index_t vocab_;
   std::vector<std::int32_t> branching_;
   Forward forward_;
+  detail::ChildDraw<L> children_;
   std::vector<float> q_, confidence_, entropy_;
-  std::vector<bool> taken_;
-  std::vector<std::int32_t> tokens_, top_;
 };
 
 }  // namespace decant::speculative

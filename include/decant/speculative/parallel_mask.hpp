@@ -6,14 +6,13 @@
 #ifndef DECANT_SPECULATIVE_PARALLEL_MASK_HPP
 #define DECANT_SPECULATIVE_PARALLEL_MASK_HPP
 
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "detail/remaining_mass.hpp"
 #include "drafter.hpp"
-#include "model_drafter.hpp"
 
 namespace decant::speculative {
 
@@ -98,7 +97,6 @@ class ParallelMaskDrafter {
       return;
     }
     read_ = size;
-    taken_.assign(static_cast<std::size_t>(vocab_), false);
     std::int32_t node = 0;
     for (std::int32_t i = 0; i < layout.k; ++i) {
       const std::int32_t token = pick(q[i], node, key);
@@ -117,12 +115,12 @@ class ParallelMaskDrafter {
   void reset() { read_ = 0; }
 
  private:
-  std::int32_t pick(View<const float, 1> row, std::int32_t node, const DrawKey& key) const {
+  std::int32_t pick(View<const float, 1> row, std::int32_t node, const DrawKey& key) {
     if constexpr (L == Law::chain) {
-      double total = 0;
-      for (index_t y = 0; y < vocab_; ++y) total += static_cast<double>(row[y]);
+      left_.load(row);
+      const double total = left_.total();
       if (!(total > 0) || !(total < 1e30)) return -1;
-      return detail::draw_serial(row, taken_, total, key.uniform(static_cast<std::uint32_t>(node), Stream::draft));
+      return left_.draw(key.uniform(static_cast<std::uint32_t>(node), Stream::draft));
     } else {
       index_t best = 0;
       for (index_t y = 1; y < vocab_; ++y) best = row[y] > row[best] ? y : best;
@@ -136,7 +134,7 @@ class ParallelMaskDrafter {
   index_t read_ = 0;  // tokens of the context that the draft network has seen
   std::vector<std::int32_t> ids_;
   std::vector<float> q_;
-  std::vector<bool> taken_;
+  detail::RemainingMass left_;
 };
 
 /// PARD-2's training weights: gold [n], the target's probability of each gold token; weight(i, t) [k, n] of block i, i

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "detail/remaining_mass.hpp"
+#include "detail/child_draw.hpp"
 #include "drafter.hpp"
 #include "model_drafter.hpp"
 
@@ -57,7 +57,7 @@ class SampledEagle {
       share(tree, first, last, width, q);
       for (std::int32_t node = first; node < last; ++node) {
         const std::int32_t draws = draws_[static_cast<std::size_t>(node - first)];
-        if (draws > 0) draw(node, draws, q[node - first], tree, proposals, key);
+        if (draws > 0) children_.grow(node, draws, q[node - first], tree, proposals, key);
       }
       room -= tree.nodes() - last;
       first = last;
@@ -100,42 +100,12 @@ class SampledEagle {
     }
   }
 
-  void draw(std::int32_t node, std::int32_t k, const View<const float, 1>& q, DraftTree& tree, Proposals& proposals,
-            const DrawKey& key) {
-    left_.load(q);
-    const float score = tree.score(node);
-    const auto uniform = [&](std::int32_t i) {
-      return key.uniform(static_cast<std::uint32_t>(node * max_tree_nodes + i), Stream::draft);
-    };
-    const auto push = [&](std::int32_t token) { tree.push_child(node, token, score + std::log(q[token])); };
-    float rest = 0;
-    if constexpr (L == Law::greedy_plus_one) {
-      tops_.clear();
-      for (std::int32_t i = 0; i + 1 < k; ++i) {
-        tops_.push_back(left_.largest());
-        left_.remove(tops_.back());
-      }
-      rest = static_cast<float>(left_.total());
-      push(left_.draw(uniform(0)));
-      for (const std::int32_t token : tops_) push(token);
-    } else {
-      for (std::int32_t i = 0; i < k; ++i) {
-        const std::int32_t token = left_.draw(uniform(i));
-        left_.remove(token);
-        push(token);
-      }
-    }
-    const std::int32_t row = proposals.add();
-    for (index_t y = 0; y < vocab_; ++y) proposals.row(row)[y] = q[y];
-    tree.set_law(node, L, row, rest);
-  }
-
   index_t vocab_;
   std::vector<std::int32_t> widths_;
   Forward forward_;
-  detail::RemainingMass left_;
+  detail::ChildDraw<L> children_;
   std::vector<float> q_;
-  std::vector<std::int32_t> draws_, tops_;
+  std::vector<std::int32_t> draws_;
   std::vector<index_t> support_;
 };
 

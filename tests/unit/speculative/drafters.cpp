@@ -4,6 +4,8 @@
 #include <decant/speculative/suffix.hpp>
 #include <decant/speculative/verify.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -304,6 +306,81 @@ TEST_CASE("ModelDrafter: drafts by its law, within the budget, and verification 
   check(std::integral_constant<Law, Law::without_replacement>{}, {3, 2});
   check(std::integral_constant<Law, Law::greedy_plus_one>{}, {3, 2});
   check(std::integral_constant<Law, Law::deterministic>{}, {3, 2});
+}
+
+/// A node's children by the definition: the top tokens, and draws over all that is left of the row.
+Tokens children_by_law(Law law, std::vector<float> row, std::int32_t k, std::int32_t node, const DrawKey& key) {
+  const auto best = [&] { return std::max_element(row.begin(), row.end()) - row.begin(); };
+  const auto largest = [&] { return *std::max_element(row.begin(), row.end()); };
+  Tokens tops, drawn;
+  const std::int32_t most = law == Law::deterministic ? k : law == Law::greedy_plus_one ? k - 1 : 0;
+  for (std::int32_t i = 0; i < most && largest() > 0; ++i) {
+    tops.push_back(static_cast<std::int32_t>(best()));
+    row[static_cast<std::size_t>(tops.back())] = 0;
+  }
+  for (std::int32_t i = 0; i < k - most && largest() > 0; ++i) {
+    double total = 0, sum = 0;
+    for (const float w : row) total += static_cast<double>(w);
+    const double u = key.uniform(static_cast<std::uint32_t>(1024 * node + i), Stream::draft);
+    std::size_t token = 0;
+    while ((sum += static_cast<double>(row[token])) <= u * total) ++token;
+    drawn.push_back(static_cast<std::int32_t>(token));
+    if (law == Law::without_replacement) row[token] = 0;
+  }
+  drawn.insert(drawn.end(), tops.begin(), tops.end());
+  return drawn;
+}
+
+TEST_CASE("ModelDrafter: the children of a node are those of its law's definition", "[speculative]") {
+  constexpr index_t vocab = 700;
+  const auto row_of = [](std::int32_t token) {  // one token in four has no chance; behind token 1 mod 5, all but two
+    std::vector<float> row(vocab);
+    float sum = 0;
+    for (std::uint32_t y = 0; y < vocab; ++y) {
+      const Philox4 bits = Philox{17}(y, static_cast<std::uint32_t>(token));
+      const bool none = token % 5 == 1 ? y != 333 && y != 512 : bits.word[0] % 4 == 0;
+      row[y] = none ? 0 : std::exp(static_cast<float>(bits.word[1] % 1024) / 128);
+      sum += row[y];
+    }
+    for (float& w : row) w /= sum;
+    return row;
+  };
+  const auto forward = [&](const DraftTree& tree, std::int32_t first, std::int32_t last, View<float, 2> rows) {
+    for (std::int32_t i = first; i < last; ++i) {
+      const auto row = row_of(tree.token(i));
+      std::copy(row.begin(), row.end(), &rows(i - first, 0));
+    }
+    return true;
+  };
+  const auto check = [&]<Law L>(std::integral_constant<Law, L>, const Tokens& branching) {
+    ModelDrafter<L, decltype(forward)> drafter(vocab, branching, forward);
+    for (std::uint32_t step = 0; step < 20; ++step) {
+      DraftTree tree;
+      Proposals proposals(vocab);
+      tree.clear(static_cast<std::int32_t>(step));
+      const DrawKey key{Philox{1}, 0, step};
+      drafter.draft({}, DraftBudget{3, 100}, tree, proposals, key);
+      tree.finalize();
+      const TreeView t = tree.view();
+      REQUIRE(well_formed(t, vocab, proposals.rows()));
+      for (std::int32_t i = 0; i < t.nodes; ++i) {
+        if (t.depth[i] == 3) continue;
+        const auto row = row_of(t.token[i]);
+        const Tokens got(t.token + t.first_child[i], t.token + t.first_child[i] + t.children[i]);
+        INFO(name(L) << ", step " << step << ", node " << i);
+        CHECK(got == children_by_law(L, row, branching[static_cast<std::size_t>(t.depth[i])], i, key));
+        // Behind token 1 mod 5 there can be two top tokens and nothing to draw.
+        const bool drawn = L != Law::deterministic && !(L == Law::greedy_plus_one && t.token[i] % 5 == 1 && t.depth[i] == 0);
+        REQUIRE(t.law[i] == (drawn ? L : Law::deterministic));
+        if (drawn) CHECK(std::equal(row.begin(), row.end(), &proposals.view()(t.q_row[i], 0)));
+      }
+    }
+  };
+  check(std::integral_constant<Law, Law::chain>{}, {1, 1, 1});
+  check(std::integral_constant<Law, Law::iid>{}, {4, 2, 1});
+  check(std::integral_constant<Law, Law::without_replacement>{}, {4, 2, 2});
+  check(std::integral_constant<Law, Law::greedy_plus_one>{}, {4, 2, 2});
+  check(std::integral_constant<Law, Law::deterministic>{}, {4, 2, 2});
 }
 
 TEST_CASE("ModelDrafter: what it says of its rows, and a callback that gives up", "[speculative]") {
