@@ -16,6 +16,7 @@
 
 #include "../core/simd.hpp"
 #include "../core/softmax.hpp"
+#include "detail/keep_best.hpp"
 #include "detail/row_top.hpp"
 #include "drafter.hpp"
 
@@ -123,10 +124,7 @@ class BlockDrafter {
 
   /// One forward over the best pending nodes; what it finds becomes pending.
   bool run_block(std::int32_t number, std::int32_t most_depth) {
-    std::sort(pending_.begin(), pending_.end(), [&](std::int32_t a, std::int32_t b) { return better(a, b); });
-    if (static_cast<std::int32_t>(pending_.size()) > o_.widths.beam) {
-      pending_.resize(static_cast<std::size_t>(o_.widths.beam));
-    }
+    detail::best_first(pending_, o_.widths.beam, [&](std::int32_t a, std::int32_t b) { return better(a, b); });
     std::vector<std::int32_t> roots;
     roots.swap(pending_);
     leaves_.clear();
@@ -195,9 +193,7 @@ class BlockDrafter {
   void keep(std::int32_t most, DraftTree& tree) {
     order_.clear();
     for (std::int32_t i = 1; i < static_cast<std::int32_t>(nodes_.size()); ++i) order_.push_back(i);
-    std::sort(order_.begin(), order_.end(), [&](std::int32_t a, std::int32_t b) { return better(a, b); });
-    if (static_cast<std::int32_t>(order_.size()) > most) order_.resize(static_cast<std::size_t>(most));
-    std::sort(order_.begin(), order_.end());
+    detail::keep_best(order_, most, [&](std::int32_t a, std::int32_t b) { return better(a, b); });
     place_.assign(nodes_.size(), 0);
     for (const std::int32_t n : order_) {
       place_[static_cast<std::size_t>(n)] =

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../core/error.hpp"
+#include "detail/keep_best.hpp"
 #include "law.hpp"
 #include "tree.hpp"
 
@@ -70,13 +71,13 @@ class DraftTree {
     if (budget >= nodes() - 1) return;
     order_.resize(nodes_.size());
     for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<std::int32_t>(i);
-    std::sort(order_.begin() + 1, order_.end(), [&](std::int32_t a, std::int32_t b) {
+    // The root is among the best: no score exceeds its own, no depth is as small.
+    detail::keep_best(order_, budget + 1, [&](std::int32_t a, std::int32_t b) {
       const Node& x = nodes_[static_cast<std::size_t>(a)];
       const Node& y = nodes_[static_cast<std::size_t>(b)];
       return x.score != y.score ? x.score > y.score : x.depth != y.depth ? x.depth < y.depth : a < b;
     });
-    std::sort(order_.begin(), order_.begin() + 1 + budget);
-    renumber(static_cast<std::size_t>(budget) + 1);
+    renumber(order_.size());
     finalize();
   }
 

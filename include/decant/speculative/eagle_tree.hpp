@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../sampling/detail/row_filter.hpp"
+#include "detail/keep_best.hpp"
 #include "detail/row_top.hpp"
 #include "drafter.hpp"
 
@@ -138,8 +139,7 @@ class EagleTree {
   void choose_frontier() {
     order_.clear();
     for (auto i = added_; i < static_cast<std::int32_t>(candidates_.size()); ++i) order_.push_back(i);
-    sort_order();
-    if (static_cast<std::int32_t>(order_.size()) > o_.top_k) order_.resize(static_cast<std::size_t>(o_.top_k));
+    detail::best_first(order_, o_.top_k, [&](std::int32_t a, std::int32_t b) { return better(a, b); });
     frontier_ = order_;
     tokens_.clear();
     parents_.clear();
@@ -149,19 +149,13 @@ class EagleTree {
     }
   }
 
-  void sort_order() {
-    std::sort(order_.begin(), order_.end(), [&](std::int32_t a, std::int32_t b) {
-      return at(a).score != at(b).score ? at(a).score > at(b).score : a < b;
-    });
-  }
+  bool better(std::int32_t a, std::int32_t b) { return at(a).score != at(b).score ? at(a).score > at(b).score : a < b; }
 
   /// The best of all, in the order of creation.
   void rank(std::int32_t most, DraftTree& tree) {
     order_.clear();
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(candidates_.size()); ++i) order_.push_back(i);
-    sort_order();
-    if (static_cast<std::int32_t>(order_.size()) > most) order_.resize(static_cast<std::size_t>(most));
-    std::sort(order_.begin(), order_.end());
+    detail::keep_best(order_, most, [&](std::int32_t a, std::int32_t b) { return better(a, b); });
     node_.assign(candidates_.size(), -1);
     for (const std::int32_t c : order_) {
       const std::int32_t parent = at(c).parent < 0 ? 0 : node_[static_cast<std::size_t>(at(c).parent)];
