@@ -23,7 +23,8 @@ struct FairShareOptions {
 /// The waiting list by what its tenants were given so far, the least first; within a tenant as it waits.
 class ByTenant {
  public:
-  explicit ByTenant(const FairShareOptions& options = {}) : options_(options) {}
+  ByTenant() = default;
+  explicit ByTenant(const FairShareOptions& options) : options_(options) {}
 
   /// Weighted tokens that a tenant was given, and what it was lifted by.
   std::uint64_t served(std::uint32_t tenant) const {
@@ -135,7 +136,7 @@ class ByTenant {
     return least;
   }
 
-  FairShareOptions options_;
+  FairShareOptions options_{};
   std::vector<Tenant> tenants_;  // by name
   std::uint64_t last_ = 0;       // of the tenant charged last
   std::vector<Waiting> waiting_;
@@ -145,7 +146,8 @@ class ByTenant {
 /// Continuous batching, fair between tenants.
 class FairShare {
  public:
-  explicit FairShare(const FairShareOptions& options = {}, const ContinuousOptions& batching = {})
+  FairShare() = default;
+  explicit FairShare(const FairShareOptions& options, const ContinuousOptions& batching = {})
       : batching_(batching, ByTenant(options)) {}
 
   std::uint64_t served(std::uint32_t tenant) const { return batching_.order().served(tenant); }
