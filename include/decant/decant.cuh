@@ -59,7 +59,10 @@
 #include "sampling/rejection.cuh"
 #include "speculative/eagle_tree.cuh"
 #include "speculative/keep_path.cuh"
+#include "speculative/parallel_mask.cuh"
 #include "speculative/parse.cuh"
+#include "speculative/position_gate.cuh"
+#include "speculative/top_logits.cuh"
 #include "speculative/tree_masks.cuh"
 #include "speculative/verify.cuh"
 

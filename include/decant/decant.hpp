@@ -124,6 +124,7 @@
 #include "speculative/suffix.hpp"
 #include "speculative/target_kv.hpp"
 #include "speculative/throughput_optimal.hpp"
+#include "speculative/top_logits.hpp"
 #include "speculative/tree.hpp"
 #include "speculative/tree_masks.hpp"
 #include "speculative/update_bandit.hpp"

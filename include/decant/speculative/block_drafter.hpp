@@ -14,11 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "../core/simd.hpp"
-#include "../core/softmax.hpp"
 #include "detail/keep_best.hpp"
 #include "detail/row_top.hpp"
 #include "drafter.hpp"
+#include "top_logits.hpp"
 
 namespace decant::speculative {
 
@@ -65,7 +64,16 @@ concept BlockForward = requires(F& f, View<const BlockLeaf, 1> leaves, View<floa
   { f(leaves, logits, ranks) } -> std::convertible_to<bool>;
 };
 
-template <BlockForward Forward>
+/// The same of an engine whose logits stay where they are: rows [leaves * K] of as many columns as the widest branching,
+/// which top_logits() fills.
+template <class F>
+concept BlockTopForward =
+    requires(F& f, View<const BlockLeaf, 1> leaves, const TopLogits& rows, View<RankClass, 1> ranks) {
+      { f(leaves, rows, ranks) } -> std::convertible_to<bool>;
+    };
+
+template <class Forward>
+  requires BlockForward<Forward> || BlockTopForward<Forward>
 class BlockDrafter {
  public:
   static constexpr Law law = Law::deterministic;
@@ -133,34 +141,63 @@ class BlockDrafter {
       at(n).expanded = true;
     }
     const auto rows = static_cast<index_t>(roots.size()) * o_.slots;
-    logits_.resize(static_cast<std::size_t>(rows * vocab_));
     ranks_.assign(static_cast<std::size_t>(rows), RankClass::beyond);
-    const View<float, 2> logits(logits_.data(), rows, vocab_);
-    if (!forward_(View<const BlockLeaf, 1>(leaves_), logits, View<RankClass, 1>(ranks_))) return false;
-    for (std::size_t leaf = 0; leaf < roots.size(); ++leaf) {
-      grow(roots[leaf], {static_cast<std::int32_t>(leaf), number}, logits, most_depth);
+    const View<const BlockLeaf, 1> leaves(leaves_);
+    const View<RankClass, 1> ranks(ranks_);
+    const auto k = std::min<index_t>(most_width(), vocab_);
+    top_.resize(static_cast<std::size_t>(k));
+    if constexpr (BlockTopForward<Forward>) {
+      value_.resize(static_cast<std::size_t>(rows * k));
+      token_.resize(static_cast<std::size_t>(rows * k));
+      count_.assign(static_cast<std::size_t>(rows), 0);
+      log_sum_exp_.resize(static_cast<std::size_t>(rows));
+      const TopLogits found{View<float, 2>(value_.data(), rows, k), View<std::int32_t, 2>(token_.data(), rows, k),
+                            View<std::int32_t, 1>(count_), View<double, 1>(log_sum_exp_)};
+      if (!forward_(leaves, found, ranks)) return false;
+      grow_all(roots, number, most_depth, [&](index_t row, std::int32_t& count) {
+        count = (std::max)((std::min)(found.count[row], static_cast<std::int32_t>(k)), 0);
+        for (std::int32_t j = 0; j < count; ++j) {
+          top_[static_cast<std::size_t>(j)] = {found.value(row, j), found.token(row, j)};
+        }
+        return found.log_sum_exp[row];
+      });
+    } else {
+      logits_.resize(static_cast<std::size_t>(rows * vocab_));
+      const View<float, 2> logits(logits_.data(), rows, vocab_);
+      if (!forward_(leaves, logits, ranks)) return false;
+      grow_all(roots, number, most_depth, [&](index_t row, std::int32_t& count) {
+        return detail::top_logits_row(best_isa(), &logits(row, 0), vocab_, View<detail::RowTop, 1>(top_), count);
+      });
     }
     return true;
   }
 
+  /// look(row, count): puts the first tokens of a row of the forward into top_; returns the row's log-sum-exp.
+  template <class Look>
+  void grow_all(const std::vector<std::int32_t>& roots, std::int32_t number, std::int32_t most_depth, const Look& look) {
+    for (std::size_t leaf = 0; leaf < roots.size(); ++leaf) {
+      grow(roots[leaf], {static_cast<std::int32_t>(leaf), number}, most_depth, look);
+    }
+  }
+
   /// The chain of a block's likeliest tokens, and beside it each slot's alternatives.
-  void grow(std::int32_t root, Origin from, const View<float, 2>& logits, std::int32_t most_depth) {
-    top_.resize(static_cast<std::size_t>(std::min<index_t>(most_width(), vocab_)));
+  template <class Look>
+  void grow(std::int32_t root, Origin from, std::int32_t most_depth, const Look& look) {
     std::int32_t chain = root;
     bool chain_pending = true;  // the root was just expanded, and a branching slot's node is pending already
     for (std::int32_t slot = 0; slot < o_.slots && at(chain).depth < most_depth; ++slot) {
       const index_t row = index_t{from.leaf} * o_.slots + slot;
-      const float log_sum = log_sum_exp(best_isa(), &logits(row, 0), vocab_);
-      if (!(log_sum - log_sum == 0)) break;
-      const std::int32_t found = detail::row_top(logits[row], -__builtin_huge_valf(), View<detail::RowTop, 1>(top_));
-      const float p = std::exp(top_[0].value - log_sum);
+      std::int32_t found = 0;
+      const double log_sum = look(row, found);
+      if (!(log_sum - log_sum == 0) || found == 0) break;
+      const float p = std::exp(detail::log_softmax(top_[0].value, log_sum));
       const std::int32_t width = (std::min)(
           o_.widths.width(slot, ranks_[static_cast<std::size_t>(row)], p), found);
       if (width == 0) break;
       const std::int32_t parent = chain;
       for (std::int32_t j = 0; j < width; ++j) {
         const detail::RowTop& child = top_[static_cast<std::size_t>(j)];
-        const std::int32_t node = child_of(parent, child.token, (std::min)(child.value - log_sum, 0.0f), from, slot);
+        const std::int32_t node = child_of(parent, child.token, detail::log_softmax(child.value, log_sum), from, slot);
         if (j == 0) chain = node;
         if (j > 0 || width > 1) pend(node, most_depth);
       }
@@ -207,7 +244,10 @@ class BlockDrafter {
   std::vector<Node> nodes_;
   std::vector<std::int32_t> pending_, order_, place_;
   std::vector<BlockLeaf> leaves_;
-  std::vector<float> logits_;
+  std::vector<float> logits_;                // of a BlockForward
+  std::vector<float> value_;                 // of a BlockTopForward
+  std::vector<std::int32_t> token_, count_;
+  std::vector<double> log_sum_exp_;
   std::vector<RankClass> ranks_;
   std::vector<detail::RowTop> top_;
 };

@@ -36,16 +36,6 @@ struct EagleOptions {
   bool operator==(const EagleOptions&) const = default;
 };
 
-namespace detail {
-
-/// log softmax of one logit, the same bits everywhere. At most 0, whatever the rounding: scores never rise downwards.
-DECANT_HD inline float log_softmax(float logit, double log_sum_exp) {
-  const auto x = static_cast<float>(static_cast<double>(logit) - log_sum_exp);
-  return x < 0 ? x : 0.0f;
-}
-
-}  // namespace detail
-
 template <EagleForward Forward>
 class EagleTree {
  public:

@@ -2,15 +2,19 @@
 // training weights as in its published code), and a drafter over it. Input: the newly committed tokens, then K - 1
 // masks; the rows of the last token and of the masks are the K drafts. Each position's law depends on the context
 // alone, so drawing is as lossless as taking the likeliest: a chain with q_i = softmax(row i). The network, its
-// embedding and projection are the engine's.
+// embedding and projection are the engine's; embed_slots() makes the inputs of its first layer from them.
 #ifndef DECANT_SPECULATIVE_PARALLEL_MASK_HPP
 #define DECANT_SPECULATIVE_PARALLEL_MASK_HPP
 
 #include <concepts>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "../core/cpu.hpp"
+#include "../core/detail/rounded.hpp"
+#include "../core/row_sum.hpp"
 #include "detail/remaining_mass.hpp"
 #include "drafter.hpp"
 
@@ -21,16 +25,16 @@ struct ParallelMaskLayout {
   std::int32_t fresh = 0;  ///< c, at least 1
   std::int32_t k = 1;      ///< drafted tokens
 
-  constexpr std::int32_t ids() const { return fresh + k - 1; }
+  DECANT_HD constexpr std::int32_t ids() const { return fresh + k - 1; }
   /// The first of the k rows that are read.
   constexpr std::int32_t first_read() const { return fresh - 1; }
   /// Rows by which the draft cache has grown once those of the masks are dropped.
   constexpr std::int32_t kept() const { return fresh; }
   /// The token of slot i, or -1: the mask.
-  constexpr std::int32_t source(std::int32_t i) const { return i < fresh ? i : -1; }
+  DECANT_HD constexpr std::int32_t source(std::int32_t i) const { return i < fresh ? i : -1; }
   /// Whose target feature slot i is given: the position before it, counted in the new tokens (-1: the last one before
   /// them, or zeros at the beginning of a sequence); masks repeat that of the last real token.
-  constexpr std::int32_t feature(std::int32_t i) const { return (i < fresh ? i : fresh - 1) - 1; }
+  DECANT_HD constexpr std::int32_t feature(std::int32_t i) const { return (i < fresh ? i : fresh - 1) - 1; }
   bool operator==(const ParallelMaskLayout&) const = default;
 };
 
@@ -136,6 +140,87 @@ class ParallelMaskDrafter {
   std::vector<float> q_;
   detail::RemainingMass left_;
 };
+
+/// What is new in a batch of requests.
+struct FreshTokens {
+  View<const std::int32_t, 1> tokens{};   ///< request by request
+  View<const std::int32_t, 1> offsets{};  ///< [requests + 1], rising from 0: request b has those from offsets[b] on
+
+  index_t requests() const { return offsets.extent(0) - 1; }
+  /// Rows that a forward for k drafts each has room for.
+  index_t slots(std::int32_t k) const { return tokens.extent(0) + requests() * (k - 1); }
+};
+
+namespace detail {
+
+template <class T>
+void require_slots(const ParallelMaskOptions& o, const FreshTokens& fresh, const View<const T, 2>& table,
+                   const View<const T, 2>& features, const View<T, 2>& out, const char* where) {
+  require(o.k >= 1 && o.k < max_tree_nodes, where, "options.k", "1 to 1023", o.k);
+  require(fresh.offsets.extent(0) >= 1, where, "fresh.offsets", "an offset for each request and the end",
+          fresh.offsets.extent(0));
+  require(o.k == 1 || (o.mask_token >= 0 && o.mask_token < table.extent(0)), where, "options.mask_token",
+          "a row of the table", o.mask_token);
+  require_equal(out.extent(0), fresh.slots(o.k), where, "out");
+  require_equal(out.extent(1), table.extent(1), where, "out");
+  if (features.data() == nullptr) return;
+  require_equal(features.extent(0), fresh.tokens.extent(0), where, "features");
+  require_equal(features.extent(1), table.extent(1), where, "features");
+}
+
+/// One element of an input.
+template <class T>
+DECANT_HD DECANT_INLINE T embedded(float embedding, float scale, float feature) {
+  return static_cast<T>(embedding + ::decant::detail::rounded_product(scale, feature));
+}
+
+template <class T>
+DECANT_UNFUSED void embed_row(const T* embedding, index_t embedding_stride, float scale, const T* feature,
+                              index_t feature_stride, T* out, index_t out_stride, index_t n) {
+  for (index_t i = 0; i < n; ++i) {
+    out[i * out_stride] = embedded<T>(static_cast<float>(embedding[i * embedding_stride]), scale,
+                                      static_cast<float>(feature[i * feature_stride]));
+  }
+}
+
+}  // namespace detail
+
+/// The inputs of a draft forward for a batch, request by request in the order of ParallelMaskLayout: out [slots(k), H],
+/// the new tokens' rows of table [vocab, H], then k - 1 times the mask's, each with feature_scale times the projected
+/// feature of the position before it. features [tokens, H]: row t for the position before new token t (zeros at the
+/// beginning of a sequence); no data: independent of the target. T: float, bf16, fp16. Of `options`, k, mask_token and
+/// feature_scale count. Sums are rounded once to T, the same bits on every context. O(slots H).
+template <class T>
+void embed_slots(Cpu& cpu, const ParallelMaskOptions& options, const FreshTokens& fresh,
+                 const View<const std::type_identity_t<T>, 2>& table,
+                 const View<const std::type_identity_t<T>, 2>& features, const View<T, 2>& out) {
+  constexpr const char* where = "speculative::embed_slots";
+  detail::require_slots<T>(options, fresh, table, features, out, where);
+  require(fresh.offsets[0] == 0, where, "fresh.offsets", "0 first", fresh.offsets[0]);
+  for (index_t b = 0; b < fresh.requests(); ++b) {
+    require(fresh.offsets[b] < fresh.offsets[b + 1] && fresh.offsets[b + 1] <= fresh.tokens.extent(0), where,
+            "fresh.offsets", "at least one token for each request", fresh.offsets[b + 1]);
+  }
+  for (index_t t = 0; t < fresh.offsets[fresh.requests()]; ++t) {
+    require(fresh.tokens[t] >= 0 && fresh.tokens[t] < table.extent(0), where, "fresh.tokens", "rows of the table",
+            fresh.tokens[t]);
+  }
+  cpu.parallel_for(fresh.requests(), [&](index_t b) {
+    const index_t first = fresh.offsets[b];
+    const ParallelMaskLayout layout{static_cast<std::int32_t>(fresh.offsets[b + 1] - first), options.k};
+    for (std::int32_t i = 0; i < layout.ids(); ++i) {
+      const std::int32_t source = layout.source(i);
+      const T* const embedding = &table(source < 0 ? options.mask_token : fresh.tokens[first + source], 0);
+      T* const row = &out(first + b * (options.k - 1) + i, 0);
+      if (features.data() == nullptr) {
+        for (index_t j = 0; j < out.extent(1); ++j) row[j * out.stride(1)] = embedding[j * table.stride(1)];
+      } else {
+        detail::embed_row(embedding, table.stride(1), options.feature_scale, &features(first + layout.feature(i) + 1, 0),
+                          features.stride(1), row, out.stride(1), out.extent(1));
+      }
+    }
+  });
+}
 
 /// PARD-2's training weights: gold [n], the target's probability of each gold token; weight(i, t) [k, n] of block i, i
 /// masks deep, at token t: the product of gold[t - 1] ... gold[t - i], factors before the beginning being 1.

@@ -5,15 +5,18 @@
 #ifndef DECANT_SPECULATIVE_POSITION_GATE_HPP
 #define DECANT_SPECULATIVE_POSITION_GATE_HPP
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "../core/detail/rounded.hpp"
 #include "../core/error.hpp"
+#include "../core/row_sum.hpp"
 #include "../core/view.hpp"
+#include "../sampling/detail/rounded_math.hpp"
 
 namespace decant::speculative {
 
@@ -100,36 +103,108 @@ inline void validate(const PositionGate& g) {
   require(g.item_gate == g.item_gate, where, "item_gate", "a number", g.item_gate);
 }
 
-/// What stands before the projection: embedding + item_gate * item[slot - 1], then the feature of the token before it.
-/// out [2 H]. O(H).
-inline void gated_input(const PositionGate& g, std::int32_t slot, View<const float, 1> embedding,
-                        View<const float, 1> feature, View<float, 1> out) {
-  constexpr const char* where = "speculative::gated_input";
-  validate(g);
-  const index_t h = g.item.extent(1);
-  require(slot >= 1 && slot <= g.item.extent(0), where, "slot",
-          [&] { return "1 to " + std::to_string(g.item.extent(0)); }, slot);
-  require_equal(embedding.extent(0), h, where, "embedding");
-  require_equal(feature.extent(0), h, where, "feature");
-  require_equal(out.extent(0), 2 * h, where, "out");
-  const float gate = g.item_gate < 0 ? 0.0f : g.item_gate > 1 ? 1.0f : g.item_gate;
+namespace detail {
+
+/// As it counts.
+DECANT_HD inline float clamped_gate(float gate) { return gate < 0 ? 0.0f : gate > 1 ? 1.0f : gate; }
+
+/// x + gate y, rounded twice.
+DECANT_HD DECANT_INLINE float gated(float x, float gate, float y) {
+  return x + ::decant::detail::rounded_product(gate, y);
+}
+
+struct GateTerm {
+  View<const float, 1> w;
+  View<const float, 1> z;
+
+  DECANT_HD DECANT_INLINE float operator()(index_t i) const { return ::decant::detail::rounded_product(w[i], z[i]); }
+};
+
+/// sigmoid of w . z, given the sum over its tiles in the order of row_sum.hpp.
+DECANT_HD DECANT_INLINE float sigmoid_of(double dot) {
+  return 1.0f / (1.0f + sampling::detail::rounded_exp(-static_cast<float>(dot)));
+}
+
+DECANT_UNFUSED inline void input_row(float gate, View<const float, 1> item, View<const float, 1> embedding,
+                                     View<const float, 1> feature, View<float, 1> out) {
+  const index_t h = item.extent(0);
   for (index_t i = 0; i < h; ++i) {
-    out[i] = embedding[i] + gate * g.item(slot - 1, i);
+    out[i] = gated(embedding[i], gate, item[i]);
     out[h + i] = feature[i];
   }
 }
 
-/// What stands behind it: z [H], the projected input, becomes z + sigmoid(w . z) * step[min(j, steps) - 1]. O(H).
-inline void gate_step(const PositionGate& g, std::int32_t j, View<float, 1> z) {
-  constexpr const char* where = "speculative::gate_step";
+DECANT_UNFUSED inline void step_row(View<const float, 1> w, View<const float, 1> step, View<float, 1> z) {
+  const index_t n = z.extent(0);
+  const GateTerm term{w, z};
+  double dot = 0;
+  for (index_t first = 0; first < n; first += row_tile) {
+    dot += static_cast<double>(
+        ::decant::detail::tile_total(term, first, first + row_tile < n ? first + row_tile : n));
+  }
+  const float gate = sigmoid_of(dot);
+  for (index_t i = 0; i < n; ++i) z[i] = gated(z[i], gate, step[i]);
+}
+
+/// What both contexts ask for.
+inline void require_inputs(const PositionGate& g, View<const std::int32_t, 1> slots, View<const float, 2> embeddings,
+                           View<const float, 2> features, View<float, 2> out, const char* where) {
   validate(g);
-  require(j >= 1, where, "j", "a draft step, from 1", j);
-  require_equal(z.extent(0), g.w.extent(0), where, "z");
-  const index_t row = j <= g.step.extent(0) ? j - 1 : g.step.extent(0) - 1;
-  float dot = 0;
-  for (index_t i = 0; i < z.extent(0); ++i) dot += g.w[i] * z[i];
-  const float gate = 1 / (1 + std::exp(-dot));
-  for (index_t i = 0; i < z.extent(0); ++i) z[i] += gate * g.step(row, i);
+  const index_t h = g.item.extent(1);
+  require_equal(embeddings.extent(0), slots.extent(0), where, "embeddings");
+  require_equal(embeddings.extent(1), h, where, "embeddings");
+  require_equal(features.extent(0), slots.extent(0), where, "features");
+  require_equal(features.extent(1), h, where, "features");
+  require_equal(out.extent(0), slots.extent(0), where, "out");
+  require_equal(out.extent(1), 2 * h, where, "out");
+}
+inline void require_steps(const PositionGate& g, View<const std::int32_t, 1> steps, View<float, 2> z,
+                          const char* where) {
+  validate(g);
+  require_equal(z.extent(0), steps.extent(0), where, "z");
+  require_equal(z.extent(1), g.w.extent(0), where, "z");
+}
+
+}  // namespace detail
+
+/// What stands before the projection, of each row: embedding + item_gate * item[slot - 1], then the feature of the token
+/// before it. slots [rows], embeddings and features [rows, H], out [rows, 2 H]. The same bits on every context.
+/// O(rows H).
+inline void gated_input(const PositionGate& g, View<const std::int32_t, 1> slots, View<const float, 2> embeddings,
+                        View<const float, 2> features, View<float, 2> out) {
+  constexpr const char* where = "speculative::gated_input";
+  detail::require_inputs(g, slots, embeddings, features, out, where);
+  for (index_t r = 0; r < slots.extent(0); ++r) {
+    require(slots[r] >= 1 && slots[r] <= g.item.extent(0), where, "slot",
+            [&] { return "1 to " + std::to_string(g.item.extent(0)); }, slots[r]);
+  }
+  for (index_t r = 0; r < slots.extent(0); ++r) {
+    detail::input_row(detail::clamped_gate(g.item_gate), g.item[slots[r] - 1], embeddings[r], features[r], out[r]);
+  }
+}
+/// Of one row.
+inline void gated_input(const PositionGate& g, std::int32_t slot, View<const float, 1> embedding,
+                        View<const float, 1> feature, View<float, 1> out) {
+  const auto row = [](const auto& v) {
+    return View<std::remove_pointer_t<decltype(v.data())>, 2>(v.data(), {1, v.extent(0)}, {0, v.stride(0)});
+  };
+  gated_input(g, View<const std::int32_t, 1>(&slot, 1), row(embedding), row(feature), row(out));
+}
+
+/// What stands behind it: each row of z [rows, H], the projected inputs, becomes
+/// z + sigmoid(w . z) * step[min(j, steps) - 1], j the row's of steps [rows]. The same bits on every context. O(rows H).
+inline void gate_step(const PositionGate& g, View<const std::int32_t, 1> steps, View<float, 2> z) {
+  constexpr const char* where = "speculative::gate_step";
+  detail::require_steps(g, steps, z, where);
+  for (index_t r = 0; r < steps.extent(0); ++r) require(steps[r] >= 1, where, "j", "a draft step, from 1", steps[r]);
+  for (index_t r = 0; r < steps.extent(0); ++r) {
+    const index_t row = steps[r] <= g.step.extent(0) ? steps[r] - 1 : g.step.extent(0) - 1;
+    detail::step_row(g.w, g.step[row], z[r]);
+  }
+}
+/// Of one row.
+inline void gate_step(const PositionGate& g, std::int32_t j, View<float, 1> z) {
+  gate_step(g, View<const std::int32_t, 1>(&j, 1), View<float, 2>(z.data(), {1, z.extent(0)}, {0, z.stride(0)}));
 }
 
 }  // namespace decant::speculative

@@ -23,6 +23,8 @@
 #include "decant/quant/ear.cuh"
 #include "decant/quant/matmul.cuh"
 #include "decant/quant/rtn.hpp"
+#include "decant/speculative/parallel_mask.cuh"
+#include "decant/speculative/top_logits.cuh"
 #include "device_memory.cuh"
 
 namespace {
@@ -246,6 +248,32 @@ const Case cases[] = {
            other(std::vector<bf16>(8 * 32768, bf16(0.25f)));
        const DeviceBuffer<decant::quant::EarPosition> each(8);
        decant::quant::ear(p.cuda, reference.view(8, 32768), other.view(8, 32768), nullptr, {}, {}, each.view(8));
+       p.cuda.check();
+     }},
+    // 4 leaves of 4 slots: values, tokens, counts and sums of the 10 likeliest out.
+    {"top_logits, bf16", 16 * (32000 * 2 + 10 * 8 + 4 + 8),
+     [](Problem& p) {
+       const DeviceBuffer<bf16> logits(std::vector<bf16>(16 * 32000, bf16(0.5f)));
+       const DeviceBuffer<float> value(160);
+       const DeviceBuffer<std::int32_t> token(160), count(16);
+       const DeviceBuffer<double> log_sum_exp(16);
+       decant::speculative::top_logits(
+           p.cuda, logits.view(16, 32000),
+           {value.view(16, 10), token.view(16, 10), count.view(16), log_sum_exp.view(16)});
+       p.cuda.check();
+     }},
+    // From the caches: the mask's row for all but one slot of each request.
+    {"embed_slots, bf16", (2 + 2 * 12) * 3 * 4096 * 2,
+     [](Problem& p) {
+       const DeviceBuffer<bf16> table(std::vector<bf16>(4 * 4096, bf16(0.5f))),
+           features(std::vector<bf16>(4 * 4096, bf16(0.5f))), out(26 * 4096);
+       const DeviceBuffer<std::int32_t> tokens(std::vector<std::int32_t>{0, 1, 2, 0}),
+           offsets(std::vector<std::int32_t>{0, 1, 4});
+       decant::speculative::ParallelMaskOptions o;
+       o.mask_token = 3;
+       decant::speculative::embed_slots(
+           p.cuda, o, {View<const std::int32_t, 1>(tokens.data(), 4), View<const std::int32_t, 1>(offsets.data(), 3)},
+           table.view(4, 4096), features.view(4, 4096), out.view(26, 4096));
        p.cuda.check();
      }},
     // From the caches: x once per two rows.

@@ -4,6 +4,7 @@
 #include <decant/speculative/position_gate.hpp>
 #include <decant/speculative/target_kv.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -242,6 +243,47 @@ TEST_CASE("inject_key: one layer and W = I are the key; unrotated projections ke
   CHECK(apart > 0.01f);
 }
 
+TEST_CASE("embed_slots: PARD-2's inputs, by hand and for a batch", "[speculative]") {
+  Cpu cpu;
+  constexpr index_t vocab = 5, h = 3;
+  std::vector<float> table, features;
+  for (int i = 0; i < vocab * h; ++i) table.push_back(static_cast<float>(10 * (i / h) + i % h));
+  for (int i = 0; i < 4 * h; ++i) features.push_back(static_cast<float>(i + 1));
+  const View<const float, 2> rows(table.data(), vocab, h);
+  const View<const float, 2> projected(features.data(), 4, h);
+  ParallelMaskOptions o;
+  o.k = 3;
+  o.mask_token = 4;
+  o.feature_scale = 0.5f;
+  // Three tokens of one request, one of another.
+  const std::vector<std::int32_t> tokens = {2, 0, 1, 3}, offsets = {0, 3, 4};
+  const FreshTokens fresh{View<const std::int32_t, 1>(tokens), View<const std::int32_t, 1>(offsets)};
+  REQUIRE(fresh.slots(3) == 8);
+  std::vector<float> out(8 * h, -1);
+  embed_slots(cpu, o, fresh, rows, projected, View<float, 2>(out.data(), 8, h));
+  const int ids[] = {2, 0, 1, 4, 4, 3, 4, 4}, feature[] = {0, 1, 2, 2, 2, 3, 3, 3};
+  for (int s = 0; s < 8; ++s) {
+    for (int i = 0; i < h; ++i) {
+      CHECK(out[static_cast<std::size_t>(s * h + i)] ==
+            static_cast<float>(10 * ids[s] + i) + 0.5f * static_cast<float>(feature[s] * h + i + 1));
+    }
+  }
+  embed_slots(cpu, o, fresh, rows, {}, View<float, 2>(out.data(), 8, h));
+  for (int s = 0; s < 8; ++s) CHECK(out[static_cast<std::size_t>(s * h + 1)] == static_cast<float>(10 * ids[s] + 1));
+  const auto refused = [&](const std::vector<std::int32_t>& t, const std::vector<std::int32_t>& at, index_t slots) {
+    std::vector<float> room(static_cast<std::size_t>(slots * h), -1);
+    CHECK_THROWS_AS(embed_slots(cpu, o, {View<const std::int32_t, 1>(t), View<const std::int32_t, 1>(at)}, rows, {},
+                                View<float, 2>(room.data(), slots, h)),
+                    ArgumentError);
+    CHECK(room == std::vector<float>(room.size(), -1));
+  };
+  refused({2, 0, 5, 3}, {0, 3, 4}, 8);
+  refused({2, 0, 1, 3}, {0, 4, 4}, 8);
+  refused({2, 0, 1, 3}, {1, 3, 4}, 8);
+  refused({2, 0, 1, 3}, {0, 3, 5}, 8);
+  refused({2, 0, 1, 3}, {0, 3, 4}, 7);
+}
+
 TEST_CASE("PositionGate: the example by hand, and nothing added where the tables are 0", "[speculative]") {
   const float item[] = {0, 1, 0, 0, 0, 0}, step[] = {2, 2}, w[] = {1, -1};
   const PositionGate gate{View<const float, 2>(item, 3, 2), View<const float, 2>(step, 1, 2),
@@ -267,6 +309,43 @@ TEST_CASE("PositionGate: the example by hand, and nothing added where the tables
   CHECK(same == std::vector<float>{2, 1.5f});
   CHECK_THROWS_AS(gated_input(gate, 4, View<const float, 1>(e, 2), View<const float, 1>(f, 2), View<float, 1>(in)),
                   ArgumentError);
+}
+
+TEST_CASE("PositionGate: a batch of rows is each row", "[speculative]") {
+  constexpr index_t rows = 3, h = 1100;  // more than a tile
+  std::vector<float> item(6 * h), step(2 * h), w(h), embeddings(rows * h), features(rows * h), z(rows * h);
+  std::uint32_t counter = 0;
+  for (std::vector<float>* v : {&item, &step, &w, &embeddings, &features, &z}) {
+    for (float& x : *v) x = Philox{2}.uniform(counter++) - 0.5f;
+  }
+  const PositionGate gate{View<const float, 2>(item.data(), 6, h), View<const float, 2>(step.data(), 2, h),
+                          View<const float, 1>(w), .3f};
+  const std::vector<std::int32_t> slots = {6, 1, 3}, steps = {1, 7, 2}, wrong = {1, 0, 2};
+  std::vector<float> in(rows * 2 * h), all = z;
+  gated_input(gate, slots, View<const float, 2>(embeddings.data(), rows, h),
+              View<const float, 2>(features.data(), rows, h), View<float, 2>(in.data(), rows, 2 * h));
+  gate_step(gate, steps, View<float, 2>(all.data(), rows, h));
+  for (index_t r = 0; r < rows; ++r) {
+    const auto part = [&](auto& v, index_t width) { return View(v.data() + r * width, width); };
+    std::vector<float> one(2 * h), behind(z.begin() + r * h, z.begin() + (r + 1) * h);
+    gated_input(gate, slots[static_cast<std::size_t>(r)], part(embeddings, h), part(features, h), View<float, 1>(one));
+    gate_step(gate, steps[static_cast<std::size_t>(r)], View<float, 1>(behind));
+    CHECK(std::equal(one.begin(), one.end(), in.begin() + r * 2 * h));
+    CHECK(std::equal(behind.begin(), behind.end(), all.begin() + r * h));
+    const auto at = [](const std::vector<float>& v, index_t i) {
+      return static_cast<double>(v[static_cast<std::size_t>(i)]);
+    };
+    double dot = 0;
+    for (index_t i = 0; i < h; ++i) dot += at(w, i) * at(z, r * h + i);
+    const index_t row = r == 0 ? 0 : 1;
+    for (index_t i = 0; i < h; ++i) {
+      const double expected = at(z, r * h + i) + at(step, row * h + i) / (1 + std::exp(-dot));
+      if (!(std::abs(at(behind, i) - expected) < 1e-6)) FAIL("row " << r << ", " << i);
+    }
+  }
+  const std::vector<float> before = all;
+  CHECK_THROWS_AS(gate_step(gate, wrong, View<float, 2>(all.data(), rows, h)), ArgumentError);
+  CHECK(all == before);
 }
 
 TEST_CASE("PositionGate: tables that do not fit are refused by each call", "[speculative]") {

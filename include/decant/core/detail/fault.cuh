@@ -54,6 +54,8 @@ enum class Fault : std::uint8_t {
   weights,           // weights or importance that are not finite; index: a row, or with head 1 a column of the importance
   model,             // a chosen model that the ensemble does not have; index: the request
   path,              // an accepted path that is none of its tree, or without rows in the cache; index: the request
+  fresh,             // new tokens of a request that are none, or that have no row in a table; index: request or token
+  gate,              // an item's slot or a draft step that does not exist; index: the row
 };
 
 __device__ inline void report(FaultWord* word, Fault kind, index_t layer, index_t head, index_t index) {
@@ -105,6 +107,8 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"quant::quantize", "w", "finite weights, and importance that is finite and at least 0"},
       {"sampling::group", "chosen", "models of the ensemble"},
       {"speculative::keep_path", "paths", "ascending nodes of a tree that the sequence has rows for"},
+      {"speculative::embed_slots", "fresh", "at least one token for each request, all with rows in the table"},
+      {"speculative::gated_input or gate_step", "slots or steps", "slots of an item, and steps from 1"},
   };
   const auto kind = static_cast<std::size_t>(word >> 56);
   const Text text = kind < sizeof texts / sizeof texts[0] ? texts[kind] : Text{"Cuda", "fault", "a known fault"};

@@ -1,4 +1,5 @@
-// decant: the k largest elements of a row for small k, in order: one pass, and an insertion for each element that enters.
+// decant: the k largest elements of a row for small k, in order: one pass, and an insertion for each element that enters;
+// and the log-probability of one.
 #ifndef DECANT_SPECULATIVE_DETAIL_ROW_TOP_HPP
 #define DECANT_SPECULATIVE_DETAIL_ROW_TOP_HPP
 
@@ -21,13 +22,12 @@ bool any_above(const float* x, float least) {
   return found != 0;
 }
 
-/// top [k], largest first, of equal ones the lower token; returns how many there are: k, or fewer where fewer elements
-/// exceed `floor`. NaN is never among them. O(n + entered * k); elements are compared 64 at a time.
-inline std::int32_t row_top(View<const float, 1> row, float floor, View<RowTop, 1> top) {
+/// Goes on with a row of which tokens below `first` were seen, `count` of them being in top: row [n] is what follows.
+inline std::int32_t row_top_more(View<const float, 1> row, index_t first, float floor, View<RowTop, 1> top,
+                                 std::int32_t count) {
   const auto k = static_cast<std::int32_t>(top.extent(0));
-  std::int32_t count = 0;
   if (k == 0) return 0;
-  float least = floor;
+  float least = count == k ? top[k - 1].value : floor;
   constexpr index_t block = 64;
   const index_t whole = row.contiguous() ? row.extent(0) / block * block : 0;
   index_t look = 0;  // whole blocks below the least of the top are passed over
@@ -41,10 +41,22 @@ inline std::int32_t row_top(View<const float, 1> row, float floor, View<RowTop, 
     if (!(x > least)) continue;
     std::int32_t at = count < k ? count++ : k - 1;
     for (; at > 0 && top[at - 1].value < x; --at) top[at] = top[at - 1];
-    top[at] = {x, static_cast<std::int32_t>(y)};
+    top[at] = {x, static_cast<std::int32_t>(first + y)};
     if (count == k) least = top[k - 1].value;
   }
   return count;
+}
+
+/// top [k], largest first, of equal ones the lower token; returns how many there are: k, or fewer where fewer elements
+/// exceed `floor`. NaN is never among them. O(n + entered * k); elements are compared 64 at a time.
+inline std::int32_t row_top(View<const float, 1> row, float floor, View<RowTop, 1> top) {
+  return row_top_more(row, 0, floor, top, 0);
+}
+
+/// log softmax of one logit, the same bits everywhere. At most 0, whatever the rounding: scores never rise downwards.
+DECANT_HD inline float log_softmax(float logit, double log_sum_exp) {
+  const auto x = static_cast<float>(static_cast<double>(logit) - log_sum_exp);
+  return x < 0 ? x : 0.0f;
 }
 
 }  // namespace decant::speculative::detail
