@@ -1,6 +1,6 @@
-// Drafting without a network, microseconds a step: n-grams, whose limit is one read of the context, suffix tries, and
-// SpecBlock's tree from the logits of its two forwards. The n-gram peer is a search that tries every length at every
-// place. Error 0: the drafts are the peer's, or well-formed trees.
+// Drafting without a network, microseconds a step: n-grams, whose limit is one read of the context, suffix tries, what a
+// finished answer costs a full one, and SpecBlock's tree from the logits of its two forwards. The n-gram peer is a search
+// that tries every length at every place. Error 0: the drafts are the peer's, or well-formed trees.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -87,6 +87,25 @@ void suffix(bench::Suite& suite, index_t length, bool tree) {
             });
 }
 
+void finish(bench::Suite& suite, index_t nodes) {
+  suite.add({.primitive = "finish", .policy = "Suffix", .shape = bench::shape("nodes", nodes, "tokens", 256)},
+            [nodes](bench::Row& row) {
+              const Tokens tokens = text(nodes / 2 / 256 * 256);
+              Suffix drafter(Suffix::Options{.max_global_nodes = nodes});
+              const auto size = static_cast<index_t>(tokens.size());
+              index_t at = 0;
+              // A finished answer joins the trie, which forgets as much of the oldest ones.
+              const auto step = [&] {
+                drafter.finish(View<const std::int32_t, 1>(tokens.data() + at, 256));
+                at = (at + 256) % size;
+              };
+              const auto room = [&] { return nodes - drafter.global().nodes(); };
+              while (room() > 24 * 256) step();
+              for (int i = 0; i < 100; ++i) step();
+              row.measure({.ours = step, .error = room() >= 0 && room() < 24 * 256 ? 0.0 : 1.0});
+            });
+}
+
 void block(bench::Suite& suite, index_t vocab) {
   suite.add({.primitive = "grow", .policy = "BlockDrafter", .shape = bench::shape("v", vocab, "nodes", 90)},
             [vocab](bench::Row& row) {
@@ -122,6 +141,7 @@ int main(int argc, char** argv) {
     suffix(suite, length, false);
     suffix(suite, length, true);
   }
+  for (const long nodes : suite.sizes({65536, 4194304})) finish(suite, nodes);
   for (const long vocab : suite.sizes({32000, 128256})) block(suite, vocab);
   return suite.run();
 }

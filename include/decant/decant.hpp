@@ -122,6 +122,7 @@
 #include "speculative/speckv_fit.hpp"
 #include "speculative/step_cost.hpp"
 #include "speculative/suffix.hpp"
+#include "speculative/suffix_trie.hpp"
 #include "speculative/target_kv.hpp"
 #include "speculative/throughput_optimal.hpp"
 #include "speculative/top_logits.hpp"

@@ -12,116 +12,9 @@
 #include <vector>
 
 #include "drafter.hpp"
+#include "suffix_trie.hpp"
 
 namespace decant::speculative {
-
-/// How often each sequence of at most max_depth tokens has occurred. A node is a sequence; the root is the empty one.
-/// Children are found in one open-addressed table keyed by (node, token).
-class SuffixTrie {
- public:
-  explicit SuffixTrie(std::int32_t max_depth = 24) : max_depth_(max_depth) {
-    require(max_depth >= 1 && max_depth <= 1024, "speculative::SuffixTrie", "max_depth", "1 to 1024", max_depth);
-    clear();
-  }
-
-  void clear() {
-    nodes_.assign(1, Node{-1, -1, -1, 0});
-    slots_.assign(16, -1);
-    active_.clear();
-  }
-
-  std::int32_t max_depth() const { return max_depth_; }
-  std::int32_t nodes() const { return static_cast<std::int32_t>(nodes_.size()); }
-  std::int64_t count(std::int32_t node) const { return at(node).count; }
-  std::int32_t token(std::int32_t node) const { return at(node).token; }
-  /// The last child that was added, and the one added before a child; -1: none.
-  std::int32_t first_child(std::int32_t node) const { return at(node).child; }
-  std::int32_t sibling(std::int32_t node) const { return at(node).sibling; }
-  /// The node of the same sequence without its first token; not of the root.
-  std::int32_t shorter(std::int32_t node) const { return at(node).shorter; }
-
-  /// The node of sequence (node, token), or -1. O(1).
-  std::int32_t child(std::int32_t node, std::int32_t token) const {
-    for (std::size_t s = slot(node, token);; s = (s + 1) & (slots_.size() - 1)) {
-      const std::int32_t found = slots_[s];
-      if (found < 0) return -1;
-      if (parents_of(found) == node && at(found).token == token) return found;
-    }
-  }
-
-  /// One more token of the sequence: every suffix of at most max_depth tokens that ends in it has occurred once more.
-  /// O(max_depth).
-  void append(std::int32_t token) {
-    active_.insert(active_.begin(), 0);  // the empty suffix
-    ++nodes_[0].count;
-    if (static_cast<std::int32_t>(active_.size()) > max_depth_) active_.pop_back();
-    std::int32_t shorter = 0;
-    for (std::int32_t& node : active_) {
-      std::int32_t next = child(node, token);
-      if (next < 0) next = add(node, token, shorter);
-      ++nodes_[static_cast<std::size_t>(next)].count;
-      node = shorter = next;
-    }
-  }
-  /// The sequence ends here; the next token begins another.
-  void end_sequence() { active_.clear(); }
-
-  /// The node of the longest suffix of `tokens`, of at most max_depth - 1 tokens, that has occurred and been followed by
-  /// something, and its length; {0, 0} where not even the last token has. O(max_depth^2).
-  std::pair<std::int32_t, std::int32_t> match(View<const std::int32_t, 1> tokens) const {
-    const index_t size = tokens.extent(0);
-    const index_t most = size < max_depth_ - 1 ? size : max_depth_ - 1;
-    for (index_t n = most; n >= 1; --n) {
-      std::int32_t node = 0;
-      for (index_t i = size - n; i < size && node >= 0; ++i) node = child(node, tokens[i]);
-      if (node > 0 && first_child(node) >= 0) return {node, static_cast<std::int32_t>(n)};
-    }
-    return {0, 0};
-  }
-
- private:
-  struct Node {
-    std::int32_t token;
-    std::int32_t child;
-    std::int32_t sibling;
-    std::int64_t count;
-    std::int32_t parent = -1;
-    std::int32_t shorter = 0;
-  };
-
-  const Node& at(std::int32_t node) const { return nodes_[static_cast<std::size_t>(node)]; }
-  std::int32_t parents_of(std::int32_t node) const { return at(node).parent; }
-
-  std::size_t slot(std::int32_t node, std::int32_t token) const {
-    std::uint64_t h = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 32 |
-                       static_cast<std::uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-    h ^= h >> 29;
-    return static_cast<std::size_t>(h) & (slots_.size() - 1);
-  }
-  void place(std::int32_t node) {
-    std::size_t s = slot(at(node).parent, at(node).token);
-    while (slots_[s] >= 0) s = (s + 1) & (slots_.size() - 1);
-    slots_[s] = node;
-  }
-  std::int32_t add(std::int32_t parent, std::int32_t token, std::int32_t shorter) {
-    const std::int32_t node = nodes();
-    require(node < 0x7fffffff, "speculative::SuffixTrie::append", "this", "below 2^31 nodes", nodes());
-    nodes_.push_back({token, -1, at(parent).child, 0, parent, shorter});
-    nodes_[static_cast<std::size_t>(parent)].child = node;
-    if (2 * nodes_.size() > slots_.size()) {
-      slots_.assign(2 * slots_.size(), -1);
-      for (std::int32_t i = 1; i <= node; ++i) place(i);
-    } else {
-      place(node);
-    }
-    return node;
-  }
-
-  std::int32_t max_depth_;
-  std::vector<Node> nodes_;
-  std::vector<std::int32_t> slots_;
-  std::vector<std::int32_t> active_;  // of the suffixes that end at the last token, the shortest first
-};
 
 class Suffix {
  public:
@@ -133,20 +26,19 @@ class Suffix {
     std::int32_t max_spec_offset = 0;
     float min_token_prob = 0.1f;     ///< a path stops where the product of its estimates falls below
     bool tree = false;               ///< the likeliest paths first, up to the budget; else the likeliest chain
-    /// Of the trie of finished requests, which starts anew when it is full; 0: none, else above max_depth.
+    /// Of the trie of finished requests, which forgets the oldest text when it is full; 0: none, else above max_depth.
     index_t max_global_nodes = 1 << 22;
     bool operator==(const Options&) const = default;
   };
 
   Suffix() : Suffix(Options{}) {}
-  explicit Suffix(const Options& options) : o_(options), own_(options.max_depth), global_(options.max_depth) {
+  explicit Suffix(const Options& options)
+      : o_(options), own_(options.max_depth), global_(options.max_depth, options.max_global_nodes) {
     constexpr const char* where = "speculative::Suffix";
     require(options.max_spec_factor >= 0, where, "max_spec_factor", "at least 0", options.max_spec_factor);
     require(options.max_spec_offset >= 0, where, "max_spec_offset", "at least 0", options.max_spec_offset);
     require(options.min_token_prob >= 0 && options.min_token_prob <= 1, where, "min_token_prob", "0 to 1",
             options.min_token_prob);
-    require(options.max_global_nodes == 0 || options.max_global_nodes > options.max_depth, where, "max_global_nodes",
-            "0, or more than max_depth", options.max_global_nodes);
   }
 
   const SuffixTrie& own() const { return own_; }
@@ -170,10 +62,7 @@ class Suffix {
   /// The request has ended: its output (any tokens) joins the global trie, and the next context is another request's.
   void finish(View<const std::int32_t, 1> output) {
     if (o_.max_global_nodes > 0) {
-      for (index_t i = 0; i < output.extent(0); ++i) {
-        if (global_.nodes() > o_.max_global_nodes - o_.max_depth) global_.clear();
-        global_.append(output[i]);
-      }
+      for (index_t i = 0; i < output.extent(0); ++i) global_.append(output[i]);
       global_.end_sequence();
     }
     own_.clear();
