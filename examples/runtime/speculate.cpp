@@ -151,7 +151,8 @@ void control_by(const std::string& gamma, Speculation& s, index_t& nodes, decant
   }
   if (gamma == "speckv") {
     const auto run = record(cpu, engine, model, s, processing, prompt, {2, 8, 4, 6}, 600);
-    const auto weights = speculative::fit(View<const speculative::SpecKvStep, 1>(run->log()));
+    const auto weights =
+        speculative::fit(View<const speculative::SpecKvStep, 1>(run->log()), speculative::SpecKvFit{.gain = 1e-6});
     return control_with(s, std::make_shared<speculative::SpecKv<>>(weights, run->costs()));
   }
   if (gamma == "edc") {

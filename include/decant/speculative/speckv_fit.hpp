@@ -21,8 +21,10 @@ struct SpecKvFit {
   std::int32_t batch = 200;
   double decay = 1e-4;
   std::int32_t epochs = 500;     ///< at most
-  std::int32_t patience = 10;    ///< epochs without a gain
-  double gain = 1e-4;            ///< least gain of the epoch's loss that counts
+  std::int32_t patience = 10;    ///< so many epochs without a gain end it
+  /// The least fall of the epoch's loss, half the squared error, that counts. 1e-4, as published, ends too early on a log
+  /// of few thousand steps, of which an epoch is few batches: 1e-6 there.
+  double gain = 1e-4;
   std::uint64_t seed = 0;
   bool operator==(const SpecKvFit&) const = default;
 };
