@@ -90,6 +90,7 @@
 #include "scheduling/scheduler.hpp"
 #include "scheduling/simulated_engine.hpp"
 #include "scheduling/simulator.hpp"
+#include "scheduling/stability.hpp"
 #include "scheduling/step_cost.hpp"
 #include "scheduling/workload.hpp"
 #include "speculative/acceptance.hpp"
