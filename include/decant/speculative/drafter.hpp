@@ -46,7 +46,8 @@ struct DraftContext {
 
 /// D::law: the law of every node that has children (deterministic nodes may stand among them).
 /// draft(): fills `tree`, which comes cleared with the root in it, with at most `budget`; finalize() is the caller's.
-/// Nothing to say: adds nothing. commit(): the tokens that the step emitted, after verification.
+/// Nothing to say: adds nothing. commit(): the tokens that the step emitted, after verification. A drafter that knows how
+/// sure it was has entropy() and confidence() too, as ModelDrafter, of the last draft: what StepSignals are made of.
 template <class D>
 concept Drafter = requires(D& d, const DraftContext& context, const DraftBudget& budget, DraftTree& tree,
                            Proposals& proposals, const DrawKey& key, View<const std::int32_t, 1> tokens) {

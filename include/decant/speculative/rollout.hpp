@@ -65,6 +65,7 @@ class RolloutController {
       require(requests[r].remaining >= 0 && requests[r].remaining < 1e300, where, "requests", "tokens remaining",
               requests[r].remaining);
     }
+    const auto seconds = [&](std::int32_t g) -> double { return cost_.seconds(g, signals.batch, signals.context); };
     double most = -1;
     std::int32_t best = 0;
     for (std::int32_t g = 0; g <= options_.max_length; ++g) {
@@ -73,7 +74,7 @@ class RolloutController {
         const double weight = options_.objective == RolloutObjective::makespan ? requests[r].remaining : 1;
         tokens += weight * expected_tokens(requests[r].acceptance, g);
       }
-      const double gain = tokens / cost_.seconds(g, signals.batch, signals.context);
+      const double gain = detail::gain(where, g, tokens, seconds, Objective::throughput);
       if (gain > most) {
         most = gain;
         best = g;
