@@ -76,6 +76,8 @@
 #include "sampling/rejection.hpp"
 #include "sampling/status.hpp"
 #include "scheduling/batch.hpp"
+#include "scheduling/block_memory.hpp"
+#include "scheduling/chain_hash.hpp"
 #include "scheduling/continuous.hpp"
 #include "scheduling/fair_share.hpp"
 #include "scheduling/generators.hpp"

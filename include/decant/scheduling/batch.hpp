@@ -208,7 +208,7 @@ class Batch {
  private:
   void check(RequestId id, const char* verb) const {
     if (id < states_.size() && states_[id].phase != Phase::finished) return;
-    detail::fail_argument((std::string("scheduling::Batch::") + verb).c_str(), "id", "a live request", id);
+    ::decant::detail::fail_argument((std::string("scheduling::Batch::") + verb).c_str(), "id", "a live request", id);
   }
 
   void leave(RequestId id) {
