@@ -77,6 +77,7 @@
 #include "sampling/status.hpp"
 #include "scheduling/batch.hpp"
 #include "scheduling/block_memory.hpp"
+#include "scheduling/calibrate.hpp"
 #include "scheduling/chain_hash.hpp"
 #include "scheduling/continuous.hpp"
 #include "scheduling/fair_share.hpp"

@@ -62,6 +62,35 @@ struct RooflineOptions {
   bool operator==(const RooflineOptions&) const = default;
 };
 
+/// What a step computes and moves, before anything is shared.
+struct StepWork {
+  __extension__ typedef unsigned __int128 Wide;  // nvcc takes __extension__ before a typedef alone
+
+  Wide flops = 0, bytes = 0;
+  std::uint64_t tokens = 0;
+};
+
+/// O(requests). head_last_only: see RooflineOptions.
+inline StepWork step_work(const ModelShape& model, View<const StepShape, 1> shapes, bool head_last_only = false) {
+  using Wide = StepWork::Wide;
+  Wide pairs = 0;
+  std::uint64_t tokens = 0, read = 0, rows = 0;
+  for (index_t i = 0; i < shapes.extent(0); ++i) {
+    const std::uint64_t n = shapes[i].tokens, c = shapes[i].context;
+    tokens += n;
+    pairs += Wide{n} * c + Wide{n} * (n + 1) / 2;
+    read += c + n;
+    rows += n > 0;
+  }
+  const Wide head = Wide{model.vocab} * model.hidden;
+  StepWork work;
+  work.tokens = tokens;
+  work.flops = 2 * (Wide{model.parameters()} - head) * tokens + 2 * head * (head_last_only ? rows : tokens) +
+               Wide{4} * model.layers * model.q_heads * model.head_dim * pairs;
+  work.bytes = model.weight_bytes() + Wide{model.kv_bytes_per_token()} * (read + tokens);
+  return work;
+}
+
 class Roofline {
  public:
   Roofline() = default;
@@ -80,29 +109,17 @@ class Roofline {
 
   /// O(requests). 0 tokens: 0.
   Nanoseconds step_ns(View<const StepShape, 1> shapes, const PrefixSharing& sharing = {}) const {
-    Wide tokens = 0, pairs = 0, read = 0, rows = 0;
-    for (index_t i = 0; i < shapes.extent(0); ++i) {
-      const std::uint64_t n = shapes[i].tokens, c = shapes[i].context;
-      tokens += n;
-      pairs += Wide{n} * c + Wide{n} * (n + 1) / 2;
-      read += c + n;
-      rows += 1;
-    }
-    if (tokens == 0) return 0;
-    const Wide head = Wide{model_.vocab} * model_.hidden;
-    Wide flops = 2 * (Wide{model_.parameters()} - head) * tokens + 2 * head * (options_.head_last_only ? rows : tokens) +
-                 Wide{4} * model_.layers * model_.q_heads * model_.head_dim * pairs;
-    const Wide k = model_.kv_bytes_per_token();
-    const Wide shared = shared_tokens(sharing);
-    Wide bytes = model_.weight_bytes() + k * (read + tokens - shared) +
-                 divide_up(k * shared * options_.gain_denominator, options_.gain_numerator);
+    const StepWork work = step_work(model_, shapes, options_.head_last_only);
+    if (work.tokens == 0) return 0;
+    const Wide shared = Wide{model_.kv_bytes_per_token()} * shared_tokens(sharing);
+    const Wide bytes = work.bytes - shared + divide_up(shared * options_.gain_denominator, options_.gain_numerator);
     const std::uint64_t p = options_.tensor_parallel;
-    const Wide compute = divide_up(divide_up(flops, p), device_.flops_per_ns);
+    const Wide compute = divide_up(divide_up(work.flops, p), device_.flops_per_ns);
     const Wide transfer = divide_up(divide_up(bytes, p), device_.bytes_per_ns);
     Wide time = options_.additive ? compute + transfer : compute > transfer ? compute : transfer;
     time += device_.launch;
     if (p > 1) {
-      const Wide link = divide_up(2 * (p - 1) * tokens * model_.hidden * 2, Wide{p} * options_.link_bytes_per_ns);
+      const Wide link = divide_up(2 * Wide{p - 1} * work.tokens * model_.hidden * 2, Wide{p} * options_.link_bytes_per_ns);
       time += 2 * Wide{model_.layers} * (options_.link_latency + link);
     }
     return static_cast<Nanoseconds>(time);
@@ -113,7 +130,7 @@ class Roofline {
   const RooflineOptions& options() const { return options_; }
 
  private:
-  __extension__ typedef unsigned __int128 Wide;  // nvcc takes __extension__ before a typedef alone
+  using Wide = StepWork::Wide;
 
   static constexpr Wide divide_up(Wide a, Wide b) { return (a + b - 1) / b; }
 
