@@ -52,16 +52,6 @@ DECANT_HD constexpr Real share_of(const Real& a, const Real& b) {
   return b <= a ? Real(1) : a / b;
 }
 
-/// The mass of q outside the top tokens of a greedy_plus_one node, as the drafter says or as its row sums up.
-DECANT_HD_AS_ARGUMENTS
-template <class Real, class Rows>
-DECANT_HD Real rest_of_draft(const TreeView& t, Rows& rows, const Residual<Real>& without_top) {
-  if constexpr (!requires { Real::exact; }) {
-    if (t.rest[without_top.node] > 0) return Real(t.rest[without_top.node]);
-  }
-  return rows.pass(without_top, Real{}, -1).drawn;
-}
-
 /// The masses of sequential residuals, children in storage order: SpecInfer, RRSw, greedy multi-draft, block and
 /// traversal verification, UniVer with the sampled child first.
 template <class Real>
@@ -93,7 +83,7 @@ class SequentialPlan {
     const Real p = rows.target(node_, x);
     if (!sampled_child(law, tried_)) return share_of<Real>(scale_ * p, norm_);
     const Real q = rows.draft(t.q_row[node_], x);
-    if (law == Law::greedy_plus_one) share_ = rest_of_draft(t, rows, residual(t, scratch));
+    if (law == Law::greedy_plus_one) share_ = rest(t, rows, scratch);
     // W / Q; a token that q does not have cannot have been drawn.
     return Real{} < q ? share_of<Real>(left_of(scale_, p, cut_, q) * share_, q * norm_) : Real{};
   }
@@ -126,6 +116,16 @@ class SequentialPlan {
 
   /// The chance of the node itself, after all its children.
   DECANT_HD Real own() const { return m_; }
+
+  /// The mass of q outside the top tokens of a greedy_plus_one node, as the drafter says or as its row sums up.
+  DECANT_HD_AS_ARGUMENTS
+  template <class Rows>
+  DECANT_HD Real rest(const TreeView& t, Rows& rows, const PlanScratch<Real>& scratch) const {
+    if constexpr (!requires { Real::exact; }) {
+      if (t.rest[node_] > 0) return Real(t.rest[node_]);
+    }
+    return rows.pass(residual(t, scratch), Real{}, -1).drawn;
+  }
 
   /// What the node itself emits from, up to a factor: A after the children that were rejected.
   DECANT_HD Residual<Real> residual(const TreeView& t, const PlanScratch<Real>& scratch) const {
@@ -231,7 +231,7 @@ class JointPlan {
   template <class Rows>
   DECANT_HD void prepare(const TreeView& t, Rows& rows, const PlanScratch<Real>& scratch) {
     const std::int32_t s = t.token[t.first_child[node()]];
-    const Real share = rest_of_draft(t, rows, sequential_.residual(t, scratch));
+    const Real share = sequential_.rest(t, rows, scratch);
     const Real q = Real{} < share ? rows.draft(t.q_row[node()], s) / share : Real{};
     const bool drawn = Real{} < q;
     cut_ = drawn ? Real(1) / share : Real{};
