@@ -26,9 +26,9 @@ struct Accepted {
   View<std::int32_t, 1> length{};        ///< [B]: tau, accepted drafted tokens; -1 where status is not ok
   View<Status, 1> status{};              ///< [B]
   View<float, 2> log_probability{};      ///< [B, D + 1], optional: log p of each emitted token at its node, NaN behind
-  /// [B], optional: how many nodes of a chain would be accepted each by itself, with the random numbers of rejections: the
-  /// unbiased estimate of the acceptance per position. Trees that are no chain, and verifiers that read no draft
-  /// rows: -1.
+  /// [B], optional: how many nodes of a chain would be accepted each by itself, with the random numbers of the walk: the
+  /// unbiased estimate of the acceptance per position. Membership reads all rows for it. Trees that are no chain, and
+  /// verifiers other than Membership that read no draft rows: -1.
   View<std::int32_t, 1> independent{};
 };
 

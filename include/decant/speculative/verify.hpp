@@ -46,7 +46,7 @@ void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, index_t to
       FloatRows rows(isa, source_of(t.nodes > 0 ? trees.offsets[b] : 0, part), q, vocab, totals + part * tiles);
       PhiloxChoices choices{keys.at(b)};
       if (result.status == Status::ok) result = walk(policy, t, rows, choices, own);
-      finish_request<needs_draft<V>>(out, b, t, result, rows, choices);
+      finish_request<by_itself<V>>(out, b, t, result, rows, choices);
     }
   });
 }

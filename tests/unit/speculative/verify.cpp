@@ -464,6 +464,26 @@ TEST_CASE("verify: log-probabilities, paths, padding, and the independent count"
   CHECK(std::abs(static_cast<double>(independent) - expected) < 5 * std::sqrt(600 * 0.25));
 }
 
+TEST_CASE("verify: Membership counts the nodes of a chain by the draws that plain decoding makes", "[speculative]") {
+  Cpu cpu;
+  const Models models{60, Philox{62}};
+  std::int64_t further = 0;
+  for (std::uint32_t s = 0; s < 100; ++s) {
+    const Problem x = drafted(models, {1, 1, 1, 1}, Law::deterministic, s);
+    const Results r = run(cpu, Membership{}, x, 10 * s, 5);
+    std::int32_t expected = 0;
+    for (std::int32_t i = 0; i < 4; ++i) {
+      const View<const float, 1> row(x.p.data() + i * 60, 60);
+      const DrawKey key{Philox{1}, 5, 10 * s + static_cast<std::uint32_t>(i)};
+      expected += draw_next(cpu, row, key) == x.tree.token(i + 1) ? 1 : 0;
+    }
+    CHECK(r.independent[0] == expected);
+    further += expected - r.length[0];
+  }
+  CHECK(further > 0);
+  CHECK(run(cpu, Membership{}, drafted(models, {2, 1}, Law::deterministic, 0), 0).independent[0] == -1);
+}
+
 TEST_CASE("verify: a bad request gets its status, the others what they would get", "[speculative]") {
   Cpu cpu;
   const Models models{70, Philox{71}};

@@ -9,21 +9,41 @@
 #include "../accepted.hpp"
 #include "../tree.hpp"
 #include "plan.hpp"
+#include "verifier_walks.hpp"
 #include "walk.hpp"
 
 namespace decant::speculative::detail {
 
-/// How many nodes of a chain would pass each by itself; -1: no chain.
+DECANT_HD inline bool is_chain(const TreeView& t) {
+  for (std::int32_t i = 0; i + 1 < t.nodes; ++i) {
+    if (t.children[i] != 1) return false;
+  }
+  return true;
+}
+
+/// How many nodes of a chain would pass each by itself, with the coins of rejection.
 DECANT_HD_AS_ARGUMENTS
 template <class Rows, class Choices>
-DECANT_HD std::int32_t independent_accepts(const TreeView& t, Rows& rows, const Choices& choices) {
+DECANT_HD std::int32_t accepted_by_chance(const TreeView& t, Rows& rows, const Choices& choices) {
   std::int32_t count = 0;
   for (std::int32_t i = 0; i + 1 < t.nodes; ++i) {
-    if (t.children[i] != 1) return -1;
     const std::int32_t token = t.token[i + 1];
     const double q = sampled_child(t.law[i], 0) ? rows.draft(t.q_row[i], token) : 1.0;
     const double chance = 0 < q ? share_of(rows.target(i, token), q) : 0.0;
     count += chance > 0 && choices.accept(chance, i + 1) ? 1 : 0;
+  }
+  return count;
+}
+
+/// How many nodes of a chain the target would draw at their parents, where follow_target() has ended at `node`. Reads
+/// the rows behind; on a device by the whole block.
+DECANT_HD_AS_ARGUMENTS
+template <class Rows, class Choices>
+DECANT_HD std::int32_t accepted_by_draw(const TreeView& t, std::int32_t node, Rows& rows, const Choices& choices) {
+  std::int32_t count = node;  // in a chain its depth
+  for (std::int32_t i = node + 1; i + 1 < t.nodes; ++i) {
+    const Residual<double> target{i, -1, 1.0, 0.0, 0.0, nullptr, 0};
+    count += choices.emit_next(rows, target, t.depth[i]) == t.token[i + 1] ? 1 : 0;
   }
   return count;
 }
@@ -57,19 +77,24 @@ DECANT_HD void write_accepted(const Accepted& out, index_t b, const TreeView& t,
   }
 }
 
-/// The whole of it. ByRejection: whether the verifier rejects by p and q, so that nodes can be counted by themselves.
+/// The whole of it, on a device by the whole block.
 DECANT_HD_AS_ARGUMENTS
-template <bool ByRejection, class Rows, class Choices>
+template <ByItself Count, class Rows, class Choices>
 DECANT_HD void finish_request(const Accepted& out, index_t b, const TreeView& t, const WalkEnd& end, Rows& rows,
                               const Choices& choices) {
-  write_accepted(out, b, t, end, rows);
-  if (out.independent.empty()) return;
-  out.independent[b] = -1;
-  if constexpr (ByRejection) {
-    if (end.status == Status::ok) out.independent[b] = independent_accepts(t, rows, choices);
-  } else {
-    (void)choices;
+  std::int32_t independent = -1;
+  if constexpr (Count != ByItself::none) {
+    if (!out.independent.empty() && end.status == Status::ok && is_chain(t)) {
+      if constexpr (Count == ByItself::by_draw) {
+        independent = accepted_by_draw(t, end.node, rows, choices);
+      } else {
+        independent = accepted_by_chance(t, rows, choices);
+      }
+    }
   }
+  if (!writes_scratch()) return;
+  write_accepted(out, b, t, end, rows);
+  if (!out.independent.empty()) out.independent[b] = independent;
 }
 
 }  // namespace decant::speculative::detail

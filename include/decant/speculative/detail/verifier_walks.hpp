@@ -53,6 +53,14 @@ inline constexpr Direction direction_of = [] {
   return up ? Direction::bottom_up : Direction::top_down;
 }();
 
+/// How it is said of each node of a chain whether it would be accepted by itself (Accepted::independent).
+enum class ByItself { none, by_chance, by_draw };
+
+template <class V>
+inline constexpr ByItself by_itself = !needs_draft<V>                                ? ByItself::none
+                                      : direction_of<V> == Direction::follow_target ? ByItself::by_draw
+                                                                                     : ByItself::by_chance;
+
 /// Bit l: law l is accepted.
 template <class V>
 inline constexpr unsigned accepted_laws = [] {

@@ -80,6 +80,11 @@ template <class V>
 using KernelPolicy = std::conditional_t<std::same_as<V, GumbelCoupled> || direction_of<V> == Direction::longest_path, V,
                                         std::integral_constant<Direction, direction_of<V>>>;
 
+/// Of the verifiers that share a kernel.
+template <Direction D>
+inline constexpr ByItself by_itself<std::integral_constant<Direction, D>> =
+    D == Direction::follow_target ? ByItself::by_draw : ByItself::by_chance;
+
 /// One block per request. stack: [requests, levels + 1], for walks bottom up; stands: [nodes of all trees], for the
 /// longest path. Dynamic shared memory: 3 floats per tile.
 template <class Policy, class Plan, class Targets>
@@ -108,7 +113,7 @@ __global__ void __launch_bounds__(verify_threads, 1)
       end = top_down<double>(t, MakePlan<Plan>{t, parameter}, rows, choices, scratch);
     }
   }
-  if (threadIdx.x == 0) finish_request<!requires { Policy::lossless; }>(call.out, b, t, end, rows, choices);
+  finish_request<by_itself<Policy>>(call.out, b, t, end, rows, choices);
 }
 
 /// Whose trees are what they should be, and the scale of their roots: before the first level.
@@ -160,7 +165,7 @@ __global__ void __launch_bounds__(verify_threads, 1)
     const PlanScratch<double> scratch{call.cuts + first, call.exceptions + first};
     end = decide<double>(t, plans + first, rows, choices, scratch);
   }
-  if (threadIdx.x == 0) finish_request<true>(call.out, b, t, end, rows, choices);
+  finish_request<ByItself::by_chance>(call.out, b, t, end, rows, choices);
 }
 
 }  // namespace decant::speculative::detail
