@@ -18,6 +18,7 @@
 #include "detail/gather_kernels.cuh"
 #include "detail/head_rows.cuh"
 #include "detail/row_copy.cuh"
+#include "detail/shared_pages.cuh"
 
 namespace decant::kv {
 
@@ -126,18 +127,6 @@ void launch_lengths(Cuda& cuda, const C& cache, const KeptView& kept, index_t se
          cache, kept, sequence, cuda.fault());
 }
 
-/// How often each page stands in the table.
-template <class Page>
-__global__ void __launch_bounds__(stage_threads)
-    count_pages(View<Page, 1> indptr, View<Page, 1> indices, index_t pages, std::int32_t* seen,
-                const FaultWord* fault) {
-  if (faulted(fault)) return;
-  const index_t i = grid_token();
-  if (i < indptr[indptr.extent(0) - 1] && i < indices.extent(0) && indices[i] >= 0 && indices[i] < pages) {
-    atomicAdd(&seen[indices[i]], 1);
-  }
-}
-
 /// Reports pages of the sequence that stand in the table more than once. `seen` holds 0 after a fault. First of all it
 /// looks at nothing that a fault rules out: begin and end are clamped.
 template <class Page>
@@ -154,15 +143,10 @@ __global__ void __launch_bounds__(stage_threads)
 template <class T>
 void check_unshared_pages(Cuda& cuda, const PagedKV<T>& cache, index_t sequence, const char* where) {
   using Page = typename PagedKV<T>::table_type;
-  std::int32_t* const seen = cuda.workspace().template take<std::int32_t>(cache.pages());
+  const std::int32_t* const seen = counted_pages(cuda, cache, where);
   if (cache.pages() == 0) return;
-  ::decant::detail::require_cuda(
-      cudaMemsetAsync(seen, 0, static_cast<std::size_t>(cache.pages()) * sizeof *seen, cuda.stream()), where,
-      "cudaMemsetAsync");
-  const CudaGrid grid = token_grid(cache.indices.extent(0), 1);
-  launch(cuda, where, count_pages<Page>, grid, cache.indptr, cache.indices, cache.pages(), seen, cuda.fault());
-  launch(cuda, where, check_unshared<Page>, grid, cache.indptr, cache.indices, cache.pages(), sequence, seen,
-         cuda.fault());
+  launch(cuda, where, check_unshared<Page>, token_grid(cache.indices.extent(0), 1), cache.indptr, cache.indices,
+         cache.pages(), sequence, seen, cuda.fault());
 }
 
 /// The pages of a sequence that are needed for its kept tokens.

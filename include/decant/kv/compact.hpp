@@ -11,6 +11,7 @@
 #include "../core/cpu.hpp"
 #include "dense_kv.hpp"
 #include "detail/compact_entries.hpp"
+#include "detail/shared_pages.hpp"
 #include "detail/values_within_keys.hpp"
 #include "layer.hpp"
 #include "page_table.hpp"
@@ -92,23 +93,6 @@ void move_all_rows(Cpu& cpu, const C& cache, const KeptView& kept, index_t seque
       move_rows(kept, h, cache.value_dim(), [&](index_t t) { return cache.value(sequence, h, t); });
     }
   });
-}
-
-/// Raises ArgumentError when another place in the table refers to one of the sequence's pages. O(pages + table).
-template <class T>
-void require_unshared(Cpu& cpu, const PagedKV<T>& cache, index_t sequence, const char* where) {
-  Workspace::Scope scope(cpu.workspace());
-  std::uint8_t* const seen = cpu.workspace().take<std::uint8_t>(cache.pages());
-  if (cache.pages() > 0) std::memset(seen, 0, static_cast<std::size_t>(cache.pages()));
-  for (index_t i = 0; i < cache.indptr[cache.sequences()]; ++i) {
-    std::uint8_t& count = seen[cache.indices[i]];
-    count = count == 0 ? std::uint8_t{1} : std::uint8_t{2};
-  }
-  for (index_t i = cache.indptr[sequence]; i < cache.indptr[sequence + 1]; ++i) {
-    require(seen[cache.indices[i]] == 1, where, "cache",
-            "pages that stand in the table once (copy a shared prefix first)",
-            [&] { return "page " + std::to_string(cache.indices[i]) + " more than once"; });
-  }
 }
 
 /// What must hold of `out` before rows can be gathered into it.

@@ -11,6 +11,7 @@
 #include "../kv/detail/check_kept.cuh"
 #include "../kv/detail/head_rows.cuh"
 #include "../kv/detail/row_copy.cuh"
+#include "../kv/detail/shared_pages.cuh"
 #include "../kv/detail/values_within_keys.hpp"
 #include "keep_path.hpp"
 
@@ -20,14 +21,41 @@ namespace detail {
 
 inline constexpr int path_threads = 128;
 
-/// One block.
+/// How often each page of the cache stands in its table; null: it has none.
 template <class C>
-__global__ void __launch_bounds__(path_threads) check_paths(const C cache, AcceptedPaths paths, FaultWord* fault) {
+const std::int32_t* table_counts(Cuda&, const C&, const char*) {
+  return nullptr;
+}
+template <class T>
+const std::int32_t* table_counts(Cuda& cuda, const kv::PagedKV<T>& cache, const char* where) {
+  return kv::detail::counted_pages(cuda, cache, where);
+}
+
+template <class C>
+__device__ void check_moved_pages(const C&, const AcceptedPaths&, index_t, const std::int32_t*, FaultWord*) {}
+template <class T>
+__device__ void check_moved_pages(const kv::PagedKV<T>& cache, const AcceptedPaths& paths, index_t b,
+                                  const std::int32_t* seen, FaultWord* fault) {
+  const MovedPages moved = MovedPages::of(cache, paths, b);
+  for (index_t i = moved.first; i < moved.last; ++i) {
+    const index_t page = cache.indices[cache.indptr[b] + i];
+    if (seen[page] > 1) ::decant::detail::report(fault, ::decant::detail::Fault::path_page, 0, 0, page);
+  }
+}
+
+/// One block. seen: of table_counts().
+template <class C>
+__global__ void __launch_bounds__(path_threads)
+    check_paths(const C cache, AcceptedPaths paths, const std::int32_t* seen, FaultWord* fault) {
   if (__syncthreads_or(!kv::detail::check_cache(cache, fault)) != 0) return;
   const index_t heads = cache.kv_heads();
   for (index_t i = threadIdx.x; i < cache.sequences() * heads; i += path_threads) {
-    if (path_fits(paths, i / heads, cache.length(i / heads, i % heads))) continue;
-    ::decant::detail::report(fault, ::decant::detail::Fault::path, 0, i % heads, i / heads);
+    const index_t b = i / heads;
+    if (!path_fits(paths, b, cache.length(b, i % heads))) {
+      ::decant::detail::report(fault, ::decant::detail::Fault::path, 0, i % heads, b);
+    } else if (i % heads == 0) {
+      check_moved_pages(cache, paths, b, seen, fault);
+    }
   }
 }
 
@@ -79,7 +107,9 @@ void keep_rows(Cuda& cuda, const C& cache, const AcceptedPaths& paths) {
   kv::detail::require_cache(cache);
   require_paths(cache, paths, where);
   require(cache.kv_heads() <= 65535, where, "cache", "at most 65535 heads", cache.kv_heads());
-  launch(cuda, where, check_paths<C>, CudaGrid{dim3(1), dim3(path_threads)}, cache, paths, cuda.fault());
+  Workspace::Scope scope(cuda.workspace());
+  const std::int32_t* const seen = table_counts(cuda, cache, where);
+  launch(cuda, where, check_paths<C>, CudaGrid{dim3(1), dim3(path_threads)}, cache, paths, seen, cuda.fault());
   using T = kv::detail::element_of<C>;
   constexpr int unit = kv::detail::row_unit<T, T>;
   const CudaGrid grid{dim3(static_cast<unsigned>(cache.sequences()), static_cast<unsigned>(cache.kv_heads()),
@@ -91,7 +121,8 @@ void keep_rows(Cuda& cuda, const C& cache, const AcceptedPaths& paths) {
 
 }  // namespace detail
 
-/// keep_path() and keep_path_rows() of keep_path.hpp. A page table is the host's to cut: after check().
+/// keep_path() and keep_path_rows() of keep_path.hpp. A page table is the host's to cut: after check(). Scratch: with a
+/// page table 4 bytes per page.
 template <class T>
   requires(!std::is_const_v<T>)
 void keep_path(Cuda& cuda, const kv::DenseKV<T>& cache, const AcceptedPaths& paths) {

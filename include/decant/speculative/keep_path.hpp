@@ -9,6 +9,7 @@
 
 #include "../core/cpu.hpp"
 #include "../kv/dense_kv.hpp"
+#include "../kv/detail/shared_pages.hpp"
 #include "../kv/page_table.hpp"
 #include "../kv/paged_kv.hpp"
 #include "../kv/ragged_kv.hpp"
@@ -28,6 +29,12 @@ struct AcceptedPaths {
   DECANT_HD index_t kept(index_t b) const { return length[b] + 1; }
   /// The row of the tree that becomes the i-th.
   DECANT_HD index_t source(index_t b, index_t i) const { return i == 0 ? 0 : nodes(b, i - 1); }
+  /// The first row that comes from another place, as do all after it; kept(): none.
+  DECANT_HD index_t first_moved(index_t b) const {
+    index_t i = 0;
+    while (i < kept(b) && source(b, i) == i) ++i;
+    return i;
+  }
 };
 
 namespace detail {
@@ -64,6 +71,20 @@ void require_each_path(const Cache& cache, const AcceptedPaths& paths, const cha
   }
 }
 
+/// The pages of a sequence, first to last, that rows are moved to.
+struct MovedPages {
+  index_t first;
+  index_t last;
+
+  template <class T>
+  DECANT_HD static MovedPages of(const kv::PagedKV<T>& cache, const AcceptedPaths& paths, index_t b) {
+    const index_t base = cache.length(b, 0) - paths.rows(b);
+    const index_t first = paths.first_moved(b);
+    if (first == paths.kept(b)) return {0, 0};
+    return {(base + first) / cache.page_size(), (base + paths.kept(b) - 1) / cache.page_size() + 1};
+  }
+};
+
 template <class Cache>
 void move_path_rows(Cpu& cpu, const Cache& cache, const AcceptedPaths& paths) {
   const std::size_t key_bytes = static_cast<std::size_t>(cache.key_dim()) * sizeof(typename Cache::value_type);
@@ -72,9 +93,8 @@ void move_path_rows(Cpu& cpu, const Cache& cache, const AcceptedPaths& paths) {
     const index_t b = task / cache.kv_heads();
     const index_t h = task % cache.kv_heads();
     const index_t base = cache.length(b, h) - paths.rows(b);
-    for (index_t i = 0; i < paths.kept(b); ++i) {
+    for (index_t i = paths.first_moved(b); i < paths.kept(b); ++i) {
       const index_t from = base + paths.source(b, i);
-      if (from == base + i) continue;
       std::memcpy(cache.key(b, h, base + i), cache.key(b, h, from), key_bytes);
       std::memcpy(cache.value(b, h, base + i), cache.value(b, h, from), value_bytes);
     }
@@ -105,11 +125,19 @@ void keep_path(Cpu& cpu, const kv::RaggedKV<T>& cache, const AcceptedPaths& path
     cache.lengths[i] += static_cast<std::int32_t>(paths.kept(b) - paths.rows(b));
   }
 }
-/// The moves alone, for layers that share a page table; cut the table after the last layer.
+/// The moves alone, for layers that share a page table; cut the table after the last layer. Pages that rows are moved
+/// to and that the table names more than once are refused. O(pages + table) more.
 template <class T>
   requires(!std::is_const_v<T>)
 void keep_path_rows(Cpu& cpu, const kv::PagedKV<T>& cache, const AcceptedPaths& paths) {
-  detail::require_each_path(cache, paths, "speculative::keep_path");
+  constexpr const char* where = "speculative::keep_path";
+  detail::require_each_path(cache, paths, where);
+  Workspace::Scope scope(cpu.workspace());
+  const std::uint8_t* const seen = kv::detail::count_pages(cpu.workspace(), cache);
+  for (index_t b = 0; b < cache.sequences() && cache.kv_heads() > 0; ++b) {
+    const auto moved = detail::MovedPages::of(cache, paths, b);
+    kv::detail::require_unshared(cache, seen, b, moved.first, moved.last, where);
+  }
   detail::move_path_rows(cpu, cache, paths);
 }
 /// The same with a table of the cache's own, which takes emptied pages back.

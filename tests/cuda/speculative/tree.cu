@@ -321,6 +321,33 @@ TEST_CASE("keep_path: the CPU's bytes in dense, ragged and paged caches", "[spec
                     rows, rows);
 }
 
+TEST_CASE("keep_path_rows: a page that rows move to and another sequence has stops it", "[speculative]") {
+  const Stream stream;
+  Cuda cuda(stream);
+  const HostPaths host;
+  const DeviceBuffer<std::int32_t> offsets(host.offsets), nodes(host.nodes), length(host.length);
+  std::vector<float> rows(20 * 5 * 4);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i);
+  for (const bool written : {false, true}) {
+    // The second sequence's only page is the third's first, whose rows stay, or its third, where rows move to.
+    Tokens pages = {1, 2, 9, 7, 19, 0, 4, 5, 11, 12, 13, 17, 3, 6};
+    pages[written ? 6 : 4] = 7;
+    const DeviceBuffer<float> keys(rows), values(rows);
+    const DeviceBuffer<std::int32_t> begins(Tokens{0, 3, 4, 14}), table(pages), last(Tokens{2, 5, 1});
+    const kv::PagedKV<float> cache{keys.view(20, 1, 5, 4), values.view(20, 1, 5, 4), begins.view(4), table.view(14),
+                                   last.view(3)};
+    keep_path_rows(cuda, cache, paths_of(offsets.data(), nodes.data(), length.data()));
+    if (written) {
+      CHECK_THROWS_WITH(cuda.check(),
+                        catch_compat::contains("keep_path: argument `cache`: expected pages that stand in the table"
+                                               " once"));
+    } else {
+      cuda.check();
+    }
+    CHECK((keys.download() == rows) == written);
+  }
+}
+
 TEST_CASE("keep_path: a path that does not fit moves nothing", "[speculative]") {
   const Stream stream;
   Cuda cuda(stream);

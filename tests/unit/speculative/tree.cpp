@@ -211,6 +211,28 @@ TEST_CASE("keep_path: the root and the accepted nodes stay, in dense, ragged and
   }
 }
 
+TEST_CASE("keep_path_rows: pages that rows move to stand in the table once", "[speculative]") {
+  Cpu cpu;
+  const Paths paths;  // row 5 of the first sequence is written, in its second page
+  std::vector<std::int32_t> begins = {0, 3, 6, 9}, pages = {0, 1, 2, 0, 3, 4, 0, 5, 2}, last = {1, 1, 1};
+  std::vector<float> k(8 * 2 * 3 * 2), v(k.size());
+  const kv::PagedKV<float> cache{View<float, 4>(k.data(), 8, 2, 3, 2), View<float, 4>(v.data(), 8, 2, 3, 2),
+                                 View<std::int32_t, 1>(begins), View<std::int32_t, 1>(pages),
+                                 View<std::int32_t, 1>(last)};
+  const auto at = [&](index_t t) { return cache.key(0, 1, t)[0]; };
+  for (std::size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>(i);
+  const float row = at(6);
+  keep_path_rows(cpu, cache, paths.view());  // shared: a prefix, and a page that is only read
+  CHECK(at(5) == row);
+  CHECK(at(6) == row);
+  pages[4] = 1;
+  const auto before = k;
+  CHECK_THROWS_WITH(keep_path_rows(cpu, cache, paths.view()),
+                    catch_compat::contains("keep_path: argument `cache`: expected pages that stand in the table"
+                                           " once"));
+  CHECK(k == before);
+}
+
 TEST_CASE("keep_path: a path that does not fit changes nothing", "[speculative]") {
   Cpu cpu;
   std::vector<float> keys(3 * 2 * 8 * 2), values(keys.size());

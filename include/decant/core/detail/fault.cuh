@@ -56,6 +56,7 @@ enum class Fault : std::uint8_t {
   path,              // an accepted path that is none of its tree, or without rows in the cache; index: the request
   fresh,             // new tokens of a request that are none, or that have no row in a table; index: request or token
   gate,              // an item's slot or a draft step that does not exist; index: the row
+  path_page,         // a page that an accepted path's rows would move to stands in the table twice
 };
 
 __device__ inline void report(FaultWord* word, Fault kind, index_t layer, index_t head, index_t index) {
@@ -109,6 +110,7 @@ __device__ inline bool faulted(const FaultWord* word) { return *word != no_fault
       {"speculative::keep_path", "paths", "ascending nodes of a tree that the sequence has rows for"},
       {"speculative::embed_slots", "fresh", "at least one token for each request, all with rows in the table"},
       {"speculative::gated_input or gate_step", "slots or steps", "slots of an item, and steps from 1"},
+      {"speculative::keep_path", "cache", "pages that stand in the table once (copy a shared prefix first)"},
   };
   const auto kind = static_cast<std::size_t>(word >> 56);
   const Text text = kind < sizeof texts / sizeof texts[0] ? texts[kind] : Text{"Cuda", "fault", "a known fault"};
