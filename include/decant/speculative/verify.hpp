@@ -45,6 +45,7 @@ void verify_batch(Cpu& cpu, const V& policy, const ForestView& trees, index_t to
       const TreeView t = checked_tree(trees, b, vocab, draft_rows<V>(q), levels, accepted_laws<V>, result.status);
       FloatRows rows(isa, source_of(t.nodes > 0 ? trees.offsets[b] : 0, part), q, vocab, totals + part * tiles);
       PhiloxChoices choices{keys.at(b)};
+      if constexpr (direction_of<V> == Direction::bottom_up) rows.touch(t);
       if (result.status == Status::ok) result = walk(policy, t, rows, choices, own);
       finish_request<by_itself<V>>(out, b, t, result, rows, choices);
     }

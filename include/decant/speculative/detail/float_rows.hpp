@@ -11,6 +11,7 @@
 #include "../../sampling/draw.hpp"
 #include "../../sampling/process.hpp"
 #include "../keys.hpp"
+#include "../tree.hpp"
 #include "longest_path.hpp"
 #include "residual.hpp"
 #include "residual_tile.hpp"
@@ -38,7 +39,7 @@ DECANT_UNFUSED inline float draw_tile_portable(const DrawTerm& t, index_t last) 
 /// The total of tokens from t.first to `last`, at most a tile.
 inline float draw_tile(Isa isa, const DrawTerm& t, index_t last) {
 #if DECANT_X86
-  if (last - t.first == row_tile && t.floor == 0 && t.count == 0) {
+  if (last - t.first == row_tile && t.floor == 0) {
     if (isa == Isa::avx512) return t.cut == 0 ? draw_tile_avx512<false>(t) : draw_tile_avx512<true>(t);
     if (isa == Isa::avx2) return t.cut == 0 ? draw_tile_avx2<false>(t) : draw_tile_avx2<true>(t);
   }
@@ -53,9 +54,10 @@ struct ProbabilitySource {
   const float* rows;
   index_t stride;
 
-  float at(std::int32_t node, index_t token) const { return rows[node * stride + token]; }
+  const float* of(std::int32_t node) const { return rows + node * stride; }
+  float at(std::int32_t node, index_t token) const { return of(node)[token]; }
   /// The probabilities of tokens [first, last), at most a tile, until the next call.
-  const float* tile(std::int32_t node, index_t first, index_t) const { return rows + node * stride + first; }
+  const float* tile(std::int32_t node, index_t first, index_t) const { return of(node) + first; }
 };
 
 /// The same law from logits: a tile at a time goes through `buffer` [1024].
@@ -66,15 +68,16 @@ struct LogitSource {
   const sampling::LogitRow* rows;
   float* buffer;
 
+  const float* of(std::int32_t node) const { return logits + node * stride; }
   float at(std::int32_t node, index_t token) const {
-    return sampling::probability(rows[node], static_cast<std::int32_t>(token), logits[node * stride + token]);
+    return sampling::probability(rows[node], static_cast<std::int32_t>(token), of(node)[token]);
   }
   const float* tile(std::int32_t node, index_t first, index_t last) const {
     const sampling::LogitRow& row = rows[node];
     if (row.top >= 0) {
       for (index_t i = first; i < last; ++i) buffer[i - first] = i == row.top ? 1.0f : 0.0f;
     } else {
-      sampling::detail::probabilities_of_row(isa, row, logits + node * stride + first, last - first, buffer);
+      sampling::detail::probabilities_of_row(isa, row, of(node) + first, last - first, buffer);
     }
     return buffer;
   }
@@ -86,6 +89,18 @@ class FloatRows {
  public:
   FloatRows(Isa isa, const Source& p, View<const float, 2> q, std::int32_t vocab, float* totals)
       : isa_(isa), p_(p), q_(q), vocab_(vocab), totals_(totals) {}
+
+  /// Reads what a walk may look up of a tree's tokens, all at once: by the walk each is waited for. (A prefetch comes to
+  /// nothing where it misses the TLB, as rows do.)
+  void touch(const TreeView& t) const {
+    float sum = 0;
+    for (std::int32_t i = 1; i < t.nodes; ++i) {
+      const std::int32_t parent = t.parent[i];
+      sum += p_.of(parent)[t.token[i]];
+      if (sampled_child(t.law[parent], i - t.first_child[parent])) sum += q_row(t.q_row[parent])[t.token[i]];
+    }
+    asm volatile("" : : "m"(sum));
+  }
 
   DECANT_UNFUSED double target(std::int32_t node, std::int32_t token) { return checked(p_.at(node, token)); }
   double draft(std::int32_t row, std::int32_t token) { return checked(q_row(row)[token]); }

@@ -99,6 +99,32 @@ struct DrawTerm {
     }
     return draw_term(scale, cut, floor, p_token, q_token);
   }
+
+  /// Whether one of the 64 tokens from `token` on is listed.
+  bool lists(index_t token) const {
+    for (std::int32_t i = 0; i < count; ++i) {
+      if (exceptions[i].token >= token && exceptions[i].token < token + row_lanes) return true;
+    }
+    return false;
+  }
+
+  /// A of those 64 tokens.
+  DECANT_INLINE void block(index_t token, float* w) const {
+    if (lists(token)) {
+      listed_block(token, w);
+      return;
+    }
+    const float* const ps = p + (token - first);
+    if (q) {
+      const float* const qs = q + (token - first);
+      for (index_t l = 0; l < row_lanes; ++l) w[l] = draw_term(scale, cut, floor, ps[l], qs[l]);
+    } else {
+      for (index_t l = 0; l < row_lanes; ++l) w[l] = draw_term(scale, cut, floor, ps[l], 0.0f);
+    }
+  }
+  DECANT_NOINLINE DECANT_UNFUSED void listed_block(index_t token, float* w) const {
+    for (index_t l = 0; l < row_lanes; ++l) w[l] = (*this)(token + l);
+  }
 };
 
 }  // namespace decant::speculative::detail

@@ -80,7 +80,7 @@ DECANT_TARGET_AVX2 inline TileSums pass_tile_avx2(const TilePass& t) {
   return {fold_avx2(low.left, high.left), fold_avx2(low.over, high.over), fold_avx2(low.drawn, high.drawn)};
 }
 
-/// The total of a whole tile without listed tokens or a floor.
+/// The total of a whole tile without a floor.
 template <bool WithQ>
 DECANT_TARGET_AVX2 inline float draw_tile_avx2(const DrawTerm& t) {
   const __m256 scale = _mm256_set1_ps(t.scale);
@@ -88,6 +88,14 @@ DECANT_TARGET_AVX2 inline float draw_tile_avx2(const DrawTerm& t) {
   const __m256 zero = _mm256_setzero_ps();
   __m256 left[2][4] = {{zero, zero, zero, zero}, {zero, zero, zero, zero}};
   for (std::int32_t group = 0; group < tile_size; group += tile_lanes) {
+    if (t.lists(t.first + group)) [[unlikely]] {
+      alignas(32) float listed[tile_lanes];
+      t.listed_block(t.first + group, listed);
+      for (std::int32_t k = 0; k < 8; ++k) {
+        left[k / 4][k % 4] = _mm256_add_ps(left[k / 4][k % 4], _mm256_load_ps(listed + 8 * k));
+      }
+      continue;
+    }
     DECANT_UNROLL
     for (std::int32_t k = 0; k < 8; ++k) {
       __m256 d = product_avx2(scale, _mm256_loadu_ps(t.p + group + 8 * k));

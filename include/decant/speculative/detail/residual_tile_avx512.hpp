@@ -68,7 +68,7 @@ DECANT_TARGET_AVX512 inline TileSums pass_tile_avx512(const TilePass& t) {
   return {fold_avx512(left), fold_avx512(over), fold_avx512(drawn)};
 }
 
-/// The total of a whole tile without listed tokens or a floor.
+/// The total of a whole tile without a floor.
 template <bool WithQ>
 DECANT_TARGET_AVX512 inline float draw_tile_avx512(const DrawTerm& t) {
   const __m512 scale = _mm512_set1_ps(t.scale);
@@ -76,6 +76,12 @@ DECANT_TARGET_AVX512 inline float draw_tile_avx512(const DrawTerm& t) {
   const __m512 zero = _mm512_setzero_ps();
   __m512 left[4] = {zero, zero, zero, zero};
   for (std::int32_t group = 0; group < tile_size; group += tile_lanes) {
+    if (t.lists(t.first + group)) [[unlikely]] {
+      alignas(64) float listed[tile_lanes];
+      t.listed_block(t.first + group, listed);
+      for (std::int32_t k = 0; k < 4; ++k) left[k] = _mm512_add_ps(left[k], _mm512_load_ps(listed + 16 * k));
+      continue;
+    }
     DECANT_UNROLL
     for (std::int32_t k = 0; k < 4; ++k) {
       __m512 d = product_avx512(scale, _mm512_loadu_ps(t.p + group + 16 * k));
