@@ -1,5 +1,5 @@
-// decant: SuffixTrie, how often each short sequence of tokens has occurred, for drafts by Suffix. It can be bounded: the
-// oldest text is then forgotten, token by token, so that a sequence stays as long as its last occurrence does, and
+// decant: SuffixTrie, how often each short sequence of tokens has occurred, for drafts by Suffix. It can be bounded:
+// the oldest text is then forgotten, token by token, so that a sequence stays as long as its last occurrence does, and
 // counts are exactly those of the text that is left. What is useful as a draft is in the answer that it drafted, which
 // comes to the trie as the youngest text: a sequence that serves stays. Reading is not use, and changes nothing.
 #ifndef DECANT_SPECULATIVE_SUFFIX_TRIE_HPP
@@ -51,13 +51,7 @@ class SuffixTrie {
   std::int32_t shorter(std::int32_t node) const { return at(node).shorter; }
 
   /// The node of sequence (node, token), or -1. O(1).
-  std::int32_t child(std::int32_t node, std::int32_t token) const {
-    for (std::size_t s = slot(node, token);; s = next(s)) {
-      const std::int32_t found = slots_[s];
-      if (found < 0) return -1;
-      if (at(found).parent == node && at(found).token == token) return found;
-    }
-  }
+  std::int32_t child(std::int32_t node, std::int32_t token) const { return slots_[find(node, token)]; }
 
   /// One more token of the sequence: every suffix of at most max_depth tokens that ends in it has occurred once more.
   /// Ids of nodes hold until the next token. O(max_depth), of a bounded trie on average.
@@ -71,8 +65,8 @@ class SuffixTrie {
     ++nodes_[0].count;
     std::int32_t shorter = 0;
     for (std::int32_t& node : active_) {
-      std::int32_t longer = child(node, token);
-      if (longer < 0) longer = add(node, token, shorter);
+      const std::size_t s = find(node, token);
+      const std::int32_t longer = slots_[s] >= 0 ? slots_[s] : add(node, token, shorter, s);
       ++nodes_[static_cast<std::size_t>(longer)].count;
       node = shorter = longer;
     }
@@ -82,8 +76,8 @@ class SuffixTrie {
     while (!active_.empty()) complete_window();
   }
 
-  /// The node of the longest suffix of `tokens`, of at most max_depth - 1 tokens, that has occurred and been followed by
-  /// something, and its length; {0, 0} where not even the last token has. O(max_depth^2).
+  /// The node of the longest suffix of `tokens`, of at most max_depth - 1 tokens, that has occurred and been followed
+  /// by something, and its length; {0, 0} where not even the last token has. O(max_depth^2).
   std::pair<std::int32_t, std::int32_t> match(View<const std::int32_t, 1> tokens) const {
     const index_t size = tokens.extent(0);
     const index_t most = size < max_depth_ - 1 ? size : max_depth_ - 1;
@@ -102,10 +96,10 @@ class SuffixTrie {
   struct Node {
     std::int64_t count = 0;
     std::int32_t token = -1;
+    std::int32_t parent = -1;    // beside what a search and a count read
     std::int32_t child = -1;
     std::int32_t sibling = -1;   // of one that is free: the next free one
     std::int32_t previous = -1;  // sibling
-    std::int32_t parent = -1;
     std::int32_t shorter = 0;
   };
 
@@ -121,10 +115,11 @@ class SuffixTrie {
   std::size_t home(std::int32_t node) const { return slot(at(node).parent, at(node).token); }
   std::size_t next(std::size_t s) const { return (s + 1) & (slots_.size() - 1); }
 
-  void place(std::int32_t node) {
-    std::size_t s = home(node);
-    while (slots_[s] >= 0) s = next(s);
-    slots_[s] = node;
+  /// The slot of sequence (node, token), or the free one where it belongs.
+  std::size_t find(std::int32_t node, std::int32_t token) const {
+    std::size_t s = slot(node, token);
+    while (slots_[s] >= 0 && !(at(slots_[s]).parent == node && at(slots_[s]).token == token)) s = next(s);
+    return s;
   }
   /// Closes the gap, so that no search ends before what it looks for.
   void displace(std::int32_t node) {
@@ -139,25 +134,25 @@ class SuffixTrie {
     slots_[gap] = -1;
   }
 
-  std::int32_t add(std::int32_t parent, std::int32_t token, std::int32_t shorter) {
+  std::int32_t add(std::int32_t parent, std::int32_t token, std::int32_t shorter, std::size_t s) {
+    const std::int32_t before = at(parent).child;
+    const Node fresh{0, token, parent, -1, before, -1, shorter};
     std::int32_t node = free_;
     if (node >= 0) {
       free_ = at(node).sibling;
       --unused_;
+      at(node) = fresh;
     } else {
       require(nodes_.size() < 0x7fffffff, "speculative::SuffixTrie::append", "this", "below 2^31 nodes", nodes());
       node = static_cast<std::int32_t>(nodes_.size());
-      nodes_.emplace_back();
+      nodes_.push_back(fresh);
     }
-    const std::int32_t before = at(parent).child;
-    at(node) = {0, token, -1, before, -1, parent, shorter};
-    if (before >= 0) at(before).previous = node;
+    if (before >= 0 && max_nodes_ > 0) at(before).previous = node;  // far away: only where nodes leave
     at(parent).child = node;
+    slots_[s] = node;
     if (2 * nodes_.size() > slots_.size()) {  // none is free
       slots_.assign(2 * slots_.size(), -1);
-      for (std::int32_t i = 1; i <= node; ++i) place(i);
-    } else {
-      place(node);
+      for (std::int32_t i = 1; i <= node; ++i) slots_[find(at(i).parent, at(i).token)] = i;
     }
     return node;
   }
