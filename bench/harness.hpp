@@ -22,8 +22,9 @@
 //   }
 //
 // `.reset` (untimed) runs before each call where a call spoils its input. Where there are several ways to reach a limit,
-// they are the first peers (bench::copies), and `.limit_peers` says how many: the fastest counts. A row that is not a time
-// (a ratio, a quality) calls row.figure({...}). Peers live in bench/baselines/, which alone is compiled with -O3
+// they are the first peers (bench::copies), and `.limit_peers` says how many: the fastest counts. What follows from the
+// time by arithmetic (tokens/s of a model so large) is a rate in `.derived`. A row that is not a time (a ratio, a quality)
+// calls row.figure({...}). Peers live in bench/baselines/, which alone is compiled with -O3
 // -march=native; a bench file guards them by DECANT_BENCH_EIGEN and DECANT_BENCH_OPENBLAS. bench/run.sh builds and runs
 // every bench/<family>/*.cpp.
 
@@ -97,6 +98,7 @@ struct Measurement {
   double items = 0;
   double flops = 0;
   std::optional<double> error = {};
+  std::vector<std::pair<std::string, double>> derived = {};  // name of a rate, and how many of it one call makes
 };
 
 struct Figure {
@@ -183,6 +185,7 @@ class Row {
     else if (m.flops > 0) set("compute", "GFLOP/s", m.flops / ours * 1e-9);
     else set("time", "us", ours * 1e6);
     error_ = m.error;
+    for (const auto& [name, each] : m.derived) derived_.emplace_back(name, each / ours);
   }
 
   void figure(const Figure& f) {
@@ -200,6 +203,7 @@ class Row {
     if (!limit_.empty()) state_.counters["of_" + limit_] = ratio_to_limit_;
     for (const auto& peer : peers_) state_.counters["x_" + peer.first] = peer.second;
     if (error_) state_.counters["error"] = *error_;
+    for (const auto& rate : derived_) state_.counters[rate.first] = rate.second;
 
     std::string json = "{";
     auto text = [&json](const char* key, const std::string& value) {
@@ -216,13 +220,17 @@ class Row {
     text("unit", unit_);
     json += limit_.empty() ? "\"limit\":null,\"ratio_to_limit\":null,"
                            : "\"limit\":\"" + limit_ + "\",\"ratio_to_limit\":" + detail::number(ratio_to_limit_) + ",";
-    json += "\"error\":" + (error_ ? detail::number(*error_) : "null") + ",\"peers\":{";
-    for (std::size_t i = 0; i < peers_.size(); ++i)
-      json += (i ? ",\"" : "\"") + peers_[i].first + "\":" + detail::number(peers_[i].second);
-    return json + "}}";
+    json += "\"error\":" + (error_ ? detail::number(*error_) : "null") + ",\"peers\":" + object(peers_);
+    return json + (derived_.empty() ? "}" : ",\"derived\":" + object(derived_) + "}");
   }
 
  private:
+  static std::string object(const std::vector<std::pair<std::string, double>>& figures) {
+    std::string json = "{";
+    for (std::size_t i = 0; i < figures.size(); ++i)
+      json += (i ? ",\"" : "\"") + figures[i].first + "\":" + detail::number(figures[i].second);
+    return json + "}";
+  }
   void set(const std::string& metric, const std::string& unit, double value) {
     metric_ = metric;
     unit_ = unit;
@@ -235,7 +243,7 @@ class Row {
   benchmark::State& state_;
   std::string metric_, unit_, limit_;
   double value_ = 0, ratio_to_limit_ = 0;
-  std::vector<std::pair<std::string, double>> peers_;
+  std::vector<std::pair<std::string, double>> peers_, derived_;
   std::optional<double> error_;
 };
 

@@ -123,6 +123,8 @@ def table(rows):
         columns["of " + limits.pop()] = lambda row: f"{row['ratio_to_limit']:.0%}" if row["limit"] else "–"
     elif limits:
         columns["limit"] = lambda row: f"{row['ratio_to_limit']:.0%} of {row['limit']}" if row["limit"] else "–"
+    for name in dict.fromkeys(name for row in rows for name in row.get("derived", {})):
+        columns[name] = lambda row, name=name: figure(row.get("derived", {}).get(name))
     if any(row["error"] is not None for row in rows):
         columns["error"] = lambda row: "–" if row["error"] is None else f"{row['error']:.2g}"
     peers = list(dict.fromkeys(peer for row in rows for peer in row["peers"]))
