@@ -77,41 +77,51 @@ struct TopLogitsTerm {
   }
 };
 
-/// The largest of a tile's n logits, NaN ignored, and the sum of its terms.
-DECANT_INLINE void top_logits_tile_lanes(const float* x, index_t n, float& most, float& sum) {
+/// What one pass finds of a tile.
+struct TopLogitsTile {
+  float most;             // the largest logit, NaN ignored
+  float sum;              // of terms
+  std::uint32_t entries;  // bit i: one of elements 64 i ... may be larger than `least`
+};
+
+DECANT_INLINE TopLogitsTile top_logits_tile_lanes(const float* x, index_t n, float least) {
   float lane[row_lanes];
   for (index_t l = 0; l < row_lanes; ++l) lane[l] = -__builtin_huge_valf();
+  std::uint32_t entries = 0;
   index_t i = 0;
   for (; i + row_lanes <= n; i += row_lanes) {
+    std::int32_t above = 0;
     for (index_t l = 0; l < row_lanes; ++l) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+    for (index_t l = 0; l < row_lanes; ++l) above |= x[i + l] > least ? 1 : 0;
+    entries |= static_cast<std::uint32_t>(above) << (i / row_lanes);
   }
+  if (i < n) entries |= 1u << (i / row_lanes);
   for (index_t l = 0; i + l < n; ++l) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
   for (index_t l = 1; l < row_lanes; ++l) lane[0] = lane[l] > lane[0] ? lane[l] : lane[0];
-  most = lane[0];
-  sum = ::decant::detail::tile_total(TopLogitsTerm{x, most}, 0, n);
+  return {lane[0], ::decant::detail::tile_total(TopLogitsTerm{x, lane[0]}, 0, n), entries};
 }
 
-DECANT_UNFUSED inline void top_logits_tile_portable(const float* x, index_t n, float& most, float& sum) {
-  top_logits_tile_lanes(x, n, most, sum);
+DECANT_UNFUSED inline TopLogitsTile top_logits_tile_portable(const float* x, index_t n, float least) {
+  return top_logits_tile_lanes(x, n, least);
 }
 #if DECANT_X86
-DECANT_TARGET_AVX2 DECANT_UNFUSED inline void top_logits_tile_avx2(const float* x, index_t n, float& most, float& sum) {
-  top_logits_tile_lanes(x, n, most, sum);
+DECANT_TARGET_AVX2 DECANT_UNFUSED inline TopLogitsTile top_logits_tile_avx2(const float* x, index_t n, float least) {
+  return top_logits_tile_lanes(x, n, least);
 }
-DECANT_TARGET_AVX512 DECANT_UNFUSED inline void top_logits_tile_avx512(const float* x, index_t n, float& most,
-                                                                       float& sum) {
-  top_logits_tile_lanes(x, n, most, sum);
+DECANT_TARGET_AVX512 DECANT_UNFUSED inline TopLogitsTile top_logits_tile_avx512(const float* x, index_t n,
+                                                                                float least) {
+  return top_logits_tile_lanes(x, n, least);
 }
 #endif
 
-inline void top_logits_tile(Isa isa, const float* x, index_t n, float& most, float& sum) {
+inline TopLogitsTile top_logits_tile(Isa isa, const float* x, index_t n, float least) {
 #if DECANT_X86
-  if (isa == Isa::avx512) return top_logits_tile_avx512(x, n, most, sum);
-  if (isa == Isa::avx2) return top_logits_tile_avx2(x, n, most, sum);
+  if (isa == Isa::avx512) return top_logits_tile_avx512(x, n, least);
+  if (isa == Isa::avx2) return top_logits_tile_avx2(x, n, least);
 #else
   (void)isa;
 #endif
-  return top_logits_tile_portable(x, n, most, sum);
+  return top_logits_tile_portable(x, n, least);
 }
 
 /// One row, whose log-sum-exp is returned; `count` becomes how many of top are there.
@@ -129,12 +139,14 @@ double top_logits_row(Isa isa, const T* row, index_t n, View<RowTop, 1> top, std
       for (index_t i = 0; i < size; ++i) wide[i] = static_cast<float>(row[first + i]);
       x = wide;
     }
-    float most;
-    float sum;
-    top_logits_tile(isa, x, size, most, sum);
-    all.add(most, sum);
-    const bool enters = count < top.extent(0) || most > top[count - 1].value;
-    if (enters) count = row_top_more(View<const float, 1>(x, size), first, -__builtin_huge_valf(), top, count);
+    const bool full = count == top.extent(0);
+    const TopLogitsTile tile = top_logits_tile(isa, x, size, full ? top[count - 1].value : -__builtin_huge_valf());
+    all.add(tile.most, tile.sum);
+    for (index_t i = 0; i < size; i += row_lanes) {
+      if ((tile.entries >> (i / row_lanes) & 1u) == 0) continue;
+      const index_t some = size - i < row_lanes ? size - i : row_lanes;
+      count = row_top_more(View<const float, 1>(x + i, some), first + i, -__builtin_huge_valf(), top, count);
+    }
   }
   return all.value();
 }
