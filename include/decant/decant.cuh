@@ -57,6 +57,7 @@
 #include "sampling/mixture.cuh"
 #include "sampling/process.cuh"
 #include "sampling/rejection.cuh"
+#include "speculative/block_drafter.cuh"
 #include "speculative/eagle_tree.cuh"
 #include "speculative/keep_path.cuh"
 #include "speculative/parallel_mask.cuh"

@@ -253,28 +253,66 @@ class BlockDrafter {
 };
 
 inline constexpr index_t rank_features = 15;
+inline constexpr index_t rank_logits = 20;  // that they are made of
+
+namespace detail {
+
+/// From a row's 20 largest logits, largest first.
+DECANT_HD DECANT_UNFUSED inline void rank_features_row(const View<const float, 1>& value, const View<float, 1>& out) {
+  using ::decant::detail::add_product;
+  double sum = 0;
+  double weighted = 0;
+  for (index_t i = 0; i < rank_logits; ++i) {
+    const float below = value[i] - value[0];
+    const auto e = static_cast<double>(sampling::detail::rounded_exp(below));
+    sum += e;
+    if (e > 0) weighted = add_product(weighted, e, static_cast<double>(below));
+  }
+  const double log_sum = sampling::detail::rounded_log(sum);
+  for (index_t i = 0; i < 10; ++i) {
+    out[i] = static_cast<float>(static_cast<double>(value[i] - value[0]) - log_sum);
+  }
+  out[10] = value[0] - value[1];
+  out[11] = value[0] - value[2];
+  out[12] = value[0] - value[4];
+  out[13] = static_cast<float>(1 / sum);
+  out[14] = static_cast<float>(log_sum - weighted / sum);
+}
+
+/// A row that has fewer than 20 logits: all NaN.
+DECANT_HD inline void rank_features_row(const TopLogits& rows, index_t r, const View<float, 1>& out) {
+  if (rows.count[r] >= rank_logits) return rank_features_row(View<const float, 1>(rows.value[r]), out);
+  for (index_t i = 0; i < rank_features; ++i) out[i] = __builtin_nanf("");
+}
+
+inline void require_rank_features(const TopLogits& rows, const View<float, 2>& out, const char* where) {
+  require(rows.value.extent(1) >= rank_logits, where, "rows.value", "at least 20 columns", rows.value.extent(1));
+  require_equal(rows.count.extent(0), rows.value.extent(0), where, "rows.count");
+  require_equal(out.extent(0), rows.value.extent(0), where, "out");
+  require_equal(out.extent(1), rank_features, where, "out");
+}
+
+}  // namespace detail
 
 /// What the rank head is given of a slot's logits, behind its hidden state: log-probabilities of the first 10 tokens
 /// (among the first 20), the gaps between the first and the second, third and fifth, the first one's probability and the
-/// entropy in nats (both among the first 20). vocab at least 20; out [15].
+/// entropy in nats (both among the first 20). vocab at least 20; out [15]. The same bits on every context.
 inline void rank_head_features(View<const float, 1> logits, View<float, 1> out) {
   constexpr const char* where = "speculative::rank_head_features";
-  require(logits.extent(0) >= 20, where, "logits", "at least 20", logits.extent(0));
+  require(logits.extent(0) >= rank_logits, where, "logits", "at least 20", logits.extent(0));
   require_equal(out.extent(0), rank_features, where, "out");
-  detail::RowTop top[20];
-  const std::int32_t found = detail::row_top(logits, -__builtin_huge_valf(), View<detail::RowTop, 1>(top, 20));
-  require(found == 20, where, "logits", "at least 20 numbers above -inf", found);
-  double sum = 0;
-  for (const detail::RowTop& t : top) sum += std::exp(static_cast<double>(t.value - top[0].value));
-  const auto log_p = [&](int i) { return static_cast<double>(top[i].value - top[0].value) - std::log(sum); };
-  for (int i = 0; i < 10; ++i) out[i] = static_cast<float>(log_p(i));
-  out[10] = top[0].value - top[1].value;
-  out[11] = top[0].value - top[2].value;
-  out[12] = top[0].value - top[4].value;
-  out[13] = static_cast<float>(std::exp(log_p(0)));
-  double entropy = 0;
-  for (int i = 0; i < 20; ++i) entropy -= std::exp(log_p(i)) * log_p(i);
-  out[14] = static_cast<float>(entropy);
+  detail::RowTop top[rank_logits];
+  const std::int32_t found = detail::row_top(logits, -__builtin_huge_valf(), View<detail::RowTop, 1>(top, rank_logits));
+  require(found == rank_logits, where, "logits", "at least 20 numbers above -inf", found);
+  float value[rank_logits];
+  for (index_t i = 0; i < rank_logits; ++i) value[i] = top[i].value;
+  detail::rank_features_row(View<const float, 1>(value, rank_logits), out);
+}
+
+/// The same of rows of which top_logits() found 20 or more; out [rows, 15]. A row with fewer numbers gets NaN.
+inline void rank_head_features(const TopLogits& rows, View<float, 2> out) {
+  detail::require_rank_features(rows, out, "speculative::rank_head_features");
+  for (index_t r = 0; r < out.extent(0); ++r) detail::rank_features_row(rows, r, out[r]);
 }
 
 /// The shift before each layer but the first: slot k becomes A h_k + B h_(k-1), slot 0 with itself in both places.

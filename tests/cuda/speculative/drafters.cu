@@ -1,4 +1,6 @@
-// What drafters compute on CUDA, bit for bit as on the CPU: PARD-2's inputs, the likeliest tokens of rows, PAD-Rec's gates.
+// What drafters compute on CUDA, bit for bit as on the CPU: PARD-2's inputs, the likeliest tokens of rows and
+// what SpecBlock's rank head is given of them, PAD-Rec's gates.
+#include "decant/speculative/block_drafter.cuh"
 #include "decant/speculative/parallel_mask.cuh"
 #include "decant/speculative/position_gate.cuh"
 #include "decant/speculative/top_logits.cuh"
@@ -65,6 +67,18 @@ void expect_top(Cuda& cuda, const std::vector<T>& logits, index_t rows, index_t 
   for (std::size_t r = 0; r < got.size(); ++r) {
     if (!(got[r] == log_sum[r]) && !(std::isnan(got[r]) && std::isnan(log_sum[r]))) FAIL("log-sum-exp of row " << r);
   }
+  if (k < rank_logits) return;
+  std::vector<float> features(static_cast<std::size_t>(rows * rank_features));
+  rank_head_features({View<float, 2>(value.data(), rows, k), {}, View<std::int32_t, 1>(count), {}},
+                     View<float, 2>(features.data(), rows, rank_features));
+  const DeviceBuffer<float> device_features(rows * rank_features);
+  rank_head_features(cuda, {device_value.view(rows, k), {}, device_count.view(rows), {}},
+                     device_features.view(rows, rank_features));
+  cuda.check();
+  const std::vector<float> made = device_features.download();
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (!(made[i] == features[i]) && !(std::isnan(made[i]) && std::isnan(features[i]))) FAIL("feature " << i);
+  }
 }
 
 TEST_CASE("top_logits on CUDA: tokens, ties and log-sum-exp of the CPU", "[speculative]") {
@@ -80,8 +94,9 @@ TEST_CASE("top_logits on CUDA: tokens, ties and log-sum-exp of the CPU", "[specu
     expect_top(cuda, x, 3, n, stride, n < 10 ? 1 : 10);
   }
   std::vector<bf16> narrow;
-  for (const float v : numbers(2 * 5000, 4)) narrow.push_back(bf16(v));
-  expect_top(cuda, narrow, 2, 5000, 5000, 32);
+  for (const float v : numbers(3 * 5000, 4)) narrow.push_back(bf16(v));
+  for (index_t i = 7; i < 5000; ++i) narrow[static_cast<std::size_t>(i)] = bf16(-INFINITY);  // too few for a rank head
+  expect_top(cuda, narrow, 3, 5000, 5000, 32);
   // One number, a NaN, +inf twice, nothing.
   constexpr float inf = __builtin_huge_valf();
   std::vector<float> odd(4 * 3000, -inf);

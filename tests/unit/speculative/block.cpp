@@ -227,6 +227,19 @@ TEST_CASE("rank_head_features: twenty equal logits, and a literal row", "[specul
   CHECK(out[13] == Approx(1 / (1 + std::exp(-1.) + 18 * std::exp(-2.))));
   std::vector<float> few(19);
   CHECK_THROWS_AS(rank_head_features(View<const float, 1>(few), View<float, 1>(out)), ArgumentError);
+  // Rows at once, from what top_logits found; the second has too few.
+  Cpu cpu;
+  std::vector<float> two = logits, value(2 * 20), both(2 * 15);
+  two.resize(60, -INFINITY);
+  std::vector<std::int32_t> token(2 * 20), count(2);
+  std::vector<double> log_sum_exp(2);
+  const TopLogits rows{View<float, 2>(value.data(), 2, 20), View<std::int32_t, 2>(token.data(), 2, 20),
+                       View<std::int32_t, 1>(count), View<double, 1>(log_sum_exp)};
+  top_logits(cpu, View<const float, 2>(two.data(), 2, 30), rows);
+  rank_head_features(rows, View<float, 2>(both.data(), 2, 15));
+  CHECK(std::equal(out.begin(), out.end(), both.begin()));
+  for (std::size_t i = 15; i < 30; ++i) CHECK(std::isnan(both[i]));
+  CHECK_THROWS_AS(rank_head_features(rows, View<float, 2>(both.data(), 2, 14)), ArgumentError);
 }
 
 TEST_CASE("shift_slots: equals the definition slot by slot", "[speculative]") {
