@@ -81,7 +81,7 @@ class BlockDrafter {
   BlockDrafter(index_t vocab, Forward forward, const BlockOptions& options = {})
       : vocab_(vocab), forward_(std::move(forward)), o_(options) {
     constexpr const char* where = "speculative::BlockDrafter";
-    detail::require_vocab(vocab, where);
+    require(vocab >= 1 && vocab <= detail::most_logits, where, "vocab", "1 to 2^22", vocab);
     require(o_.slots >= 1 && o_.slots <= 64, where, "slots", "1 to 64", o_.slots);
     require(o_.max_blocks >= 1, where, "max_blocks", "at least 1", o_.max_blocks);
     require(o_.widths.beam >= 1 && o_.widths.beam <= 64, where, "widths.beam", "1 to 64", o_.widths.beam);

@@ -44,7 +44,7 @@ struct WarpTop {
   }
 };
 
-/// Dynamic shared memory: 8 bytes for each tile of a row. paired: rows lie so that two logits are one access.
+/// Dynamic shared memory: 16 bytes for each tile of a row. paired: rows lie so that two logits are one access.
 template <class T, int Threads>
 __global__ void __launch_bounds__(Threads)
     top_logits_kernel(const View<const T, 2> logits, const bool paired, const TopLogits out) {
@@ -54,15 +54,15 @@ __global__ void __launch_bounds__(Threads)
   constexpr int warps = Threads / 32;
   constexpr int pairs = static_cast<int>(row_tile / 64);
   constexpr float lowest = -__builtin_huge_valf();
-  extern __shared__ float top_logits_tiles[];
+  extern __shared__ double top_logits_tiles[];
   __shared__ RowTop lists[warps][32];
   __shared__ std::int32_t counts[warps];
   const index_t r = blockIdx.x;
   const T* const row = logits.data() + r * logits.stride(0);
   const index_t n = logits.extent(1);
   const index_t tiles = row_tiles(n);
-  float* const most_of = top_logits_tiles;
-  float* const sum_of = top_logits_tiles + tiles;
+  float* const most_of = reinterpret_cast<float*>(top_logits_tiles + tiles);
+  float* const sum_of = most_of + tiles;
   const auto k = static_cast<std::int32_t>(out.value.extent(1));
   const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
   const auto warp = static_cast<std::int32_t>(threadIdx.x / 32);
@@ -143,11 +143,18 @@ __global__ void __launch_bounds__(Threads)
     out.value(r, thread) = lowest;
     out.token(r, thread) = -1;
   }
+  float largest = lowest;
+  for (index_t tile = lane; tile < tiles; tile += 32) largest = most_of[tile] > largest ? most_of[tile] : largest;
+  largest = ::decant::detail::warp_reduce(largest, ::decant::detail::Larger{});
+  for (index_t tile = thread; tile < tiles; tile += Threads) {
+    top_logits_tiles[tile] = top_logits_share(most_of[tile], sum_of[tile], largest);
+  }
+  __syncthreads();
   if (thread != 0) return;
-  LogSum sum;
-  for (index_t tile = 0; tile < tiles; ++tile) sum.add(most_of[tile], sum_of[tile]);
+  double sum = 0;
+  for (index_t tile = 0; tile < tiles; ++tile) sum += top_logits_tiles[tile];
   out.count[r] = found;
-  out.log_sum_exp[r] = sum.value();
+  out.log_sum_exp[r] = top_logits_log(largest, sum);
 }
 
 }  // namespace detail
@@ -162,7 +169,7 @@ void top_logits(Cuda& cuda, View<T, 2> logits, const TopLogits& out) {
   const bool paired =
       reinterpret_cast<std::uintptr_t>(logits.data()) % (2 * sizeof(T)) == 0 && logits.stride(0) % 2 == 0;
   const CudaGrid grid{dim3(static_cast<unsigned>(logits.extent(0))), dim3(threads),
-                      2 * sizeof(float) * static_cast<std::size_t>(row_tiles(logits.extent(1)))};
+                      16 * static_cast<std::size_t>(row_tiles(logits.extent(1)))};
   launch(cuda, where, detail::top_logits_kernel<std::remove_const_t<T>, threads>, grid, logits, paired, out);
 }
 

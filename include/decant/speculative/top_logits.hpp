@@ -1,7 +1,7 @@
 // decant: the likeliest tokens of rows of logits, in order, and the rows' log-sum-exp, in one pass: what a drafter that
 // branches by probability needs of a row. The same bits on every instruction set and on Cuda (top_logits.cuh). Each tile
-// of 1024 logits has its own maximum and its sum of exponentials below that, in the order of core/row_sum.hpp; tiles
-// follow one another in double. [ours]
+// of 1024 logits has its own maximum and its sum of exponentials below that, in the order of core/row_sum.hpp; these,
+// scaled to the row's maximum, are added up in double, one after another. [ours]
 #ifndef DECANT_SPECULATIVE_TOP_LOGITS_HPP
 #define DECANT_SPECULATIVE_TOP_LOGITS_HPP
 
@@ -28,6 +28,7 @@ struct TopLogits {
 namespace detail {
 
 inline constexpr index_t most_top_logits = 32;
+inline constexpr index_t most_logits = index_t{1} << 22;  // of a row
 
 /// e^(x - most) for the largest logit of a tile; if that is infinite, what the limit gives: 1 for +inf, else 0. NaN stays.
 DECANT_HD DECANT_INLINE float top_logits_term(float x, float most) {
@@ -35,32 +36,19 @@ DECANT_HD DECANT_INLINE float top_logits_term(float x, float most) {
   return sampling::detail::rounded_exp(x - most);
 }
 
-/// A log-sum-exp that grows tile by tile.
-class LogSum {
- public:
-  /// A tile's largest logit, and its sum of terms.
-  DECANT_HD DECANT_UNFUSED void add(float most, float sum) {
-    using ::decant::detail::rounded_product;
-    const auto tile = static_cast<double>(sum);
-    if (most == most_) {
-      sum_ += tile;
-    } else if (most < most_) {
-      sum_ += rounded_product(tile, static_cast<double>(sampling::detail::rounded_exp(most - most_)));
-    } else {
-      sum_ = rounded_product(sum_, static_cast<double>(sampling::detail::rounded_exp(most_ - most))) + tile;
-      most_ = most;
-    }
-  }
-  DECANT_HD DECANT_UNFUSED double value() const {
-    if (sum_ != sum_) return __builtin_nan("");
-    const auto most = static_cast<double>(most_);
-    return most_ - most_ != 0 ? most : most + sampling::detail::rounded_log(sum_);
-  }
+/// What a tile adds to the row's sum of terms, given its largest logit, its own sum, and the row's largest logit.
+DECANT_HD DECANT_UNFUSED inline double top_logits_share(float most, float sum, float largest) {
+  const auto own = static_cast<double>(sum);
+  if (most == largest) return own;
+  return ::decant::detail::rounded_product(own, static_cast<double>(sampling::detail::rounded_exp(most - largest)));
+}
 
- private:
-  float most_ = -__builtin_huge_valf();
-  double sum_ = 0;
-};
+/// The row's log-sum-exp from the sum of all shares.
+DECANT_HD DECANT_UNFUSED inline double top_logits_log(float largest, double sum) {
+  if (sum != sum) return __builtin_nan("");
+  const auto most = static_cast<double>(largest);
+  return largest - largest != 0 ? most : most + sampling::detail::rounded_log(sum);
+}
 
 struct TopLogitsTerm {
   const float* x;
@@ -124,10 +112,12 @@ inline TopLogitsTile top_logits_tile(Isa isa, const float* x, index_t n, float l
   return top_logits_tile_portable(x, n, least);
 }
 
-/// One row, whose log-sum-exp is returned; `count` becomes how many of top are there.
+/// One row of at most most_logits, whose log-sum-exp is returned; `count` becomes how many of top are there.
 template <class T>
 double top_logits_row(Isa isa, const T* row, index_t n, View<RowTop, 1> top, std::int32_t& count) {
-  LogSum all;
+  float most[row_tiles(most_logits)];
+  float sum[row_tiles(most_logits)];
+  float largest = -__builtin_huge_valf();
   count = 0;
   float wide[std::is_same_v<T, float> ? 1 : row_tile];
   for (index_t first = 0; first < n; first += row_tile) {
@@ -141,21 +131,25 @@ double top_logits_row(Isa isa, const T* row, index_t n, View<RowTop, 1> top, std
     }
     const bool full = count == top.extent(0);
     const TopLogitsTile tile = top_logits_tile(isa, x, size, full ? top[count - 1].value : -__builtin_huge_valf());
-    all.add(tile.most, tile.sum);
+    most[first / row_tile] = tile.most;
+    sum[first / row_tile] = tile.sum;
+    largest = tile.most > largest ? tile.most : largest;
     for (index_t i = 0; i < size; i += row_lanes) {
       if ((tile.entries >> (i / row_lanes) & 1u) == 0) continue;
       const index_t some = size - i < row_lanes ? size - i : row_lanes;
       count = row_top_more(View<const float, 1>(x + i, some), first + i, -__builtin_huge_valf(), top, count);
     }
   }
-  return all.value();
+  double all = 0;
+  for (index_t t = 0; t < row_tiles(n); ++t) all += top_logits_share(most[t], sum[t], largest);
+  return top_logits_log(largest, all);
 }
 
 /// What both contexts ask for.
 template <class T>
 void require_top_logits(const View<T, 2>& logits, const TopLogits& out, const char* where) {
   const index_t rows = logits.extent(0);
-  require(logits.extent(1) >= 1 && logits.extent(1) <= index_t{1} << 22, where, "logits", "1 to 2^22 tokens",
+  require(logits.extent(1) >= 1 && logits.extent(1) <= most_logits, where, "logits", "1 to 2^22 tokens",
           logits.extent(1));
   require(logits.stride(1) == 1 || logits.extent(1) == 1, where, "logits", "stride 1 along rows", logits.stride(1));
   require(out.value.extent(1) >= 1 && out.value.extent(1) <= most_top_logits, where, "out.value", "1 to 32 columns",
