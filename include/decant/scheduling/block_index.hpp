@@ -43,6 +43,16 @@ class BlockIndex {
     return found * granularity();
   }
 
+  /// match_chain() that counts as no use, in blocks.
+  std::uint32_t peek_chain(View<const std::uint64_t, 1> chain) const {
+    return static_cast<std::uint32_t>(find(chain));
+  }
+  /// The digests of all blocks, the least recently used first.
+  template <class Use>
+  void for_each_key(const Use& use) const {
+    for (std::uint32_t b = blocks_[0].next; b != 0; b = blocks_[b].next) use(blocks_[b].key);
+  }
+
   /// O(blocks that go).
   std::size_t evict(std::size_t count) {
     std::size_t gone = 0;
