@@ -1,6 +1,6 @@
 // Draft trees with rows for benchmarks: targets and drafts mix nearly certain rows with open ones, as models' do
-// (identical open rows flatter the better verifiers three- to fourfold); and what a step must read of them: p and q of a
-// node for each sampled rejection there, p where a step ends without one, and the cache lines of drafted tokens.
+// (identical open rows flatter the better verifiers three- to fourfold); and what a step must read of them: p and q of
+// a node for each sampled rejection there, p where a step ends without one, and the cache lines of drafted tokens.
 #pragma once
 
 #include <algorithm>

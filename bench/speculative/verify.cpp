@@ -1,7 +1,7 @@
 // Verification of draft trees on one core: microseconds a step, against a plain read of what the step must read, in the
-// same order (drafted_rows.hpp), and how many tokens are accepted. All trees have rows of their own, and caches are filled
-// with something else before each round of them, for the limit too: rows come from memory. The error of a time is the
-// largest difference of a log-probability from its row's; that of a length its standard error.
+// same order (drafted_rows.hpp), and how many tokens are accepted. All trees have rows of their own, and caches are
+// filled with something else before each round of them, for the limit too: rows come from memory. The error of a time
+// is the largest difference of a log-probability from its row's; that of a length its standard error.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
-// Verification of draft trees on a GPU: microseconds a step of one request in a batch. The limit is a copy that moves as
-// many bytes as the steps must read (drafted_rows.hpp); where little is rejected that is a row or two, and the rest is
-// launches and the walk of one block. Trees have rows of their own; those of every second are equal. The error
-// is the share of requests that emit other tokens than on the CPU: 0. Batches whose rows fill more than half of the memory
+// Verification of draft trees on a GPU: microseconds a step of one request in a batch. The limit is a copy that moves
+// as many bytes as the steps must read (drafted_rows.hpp); where little is rejected that is a row or two, and the rest
+// is launches and the walk of one block. Trees have rows of their own; those of every second are equal. The error is
+// the share of requests that emit other tokens than on the CPU: 0. Batches whose rows fill more than half of the memory
 // are left out.
 
 #include <algorithm>

@@ -1,7 +1,8 @@
-// decant: verification on CUDA, token for token what the CPU emits (verify.hpp), over target probabilities or logits. All views are device memory, keys too, so that a captured graph draws anew each step.
-// Lazy: one launch, a block per request, which reads the rows that the decision needs. UniVer with Eval::level_parallel:
-// a launch per level with a block per node, which reads all rows, and one that decides; for few requests with large
-// trees. Passes of 8 bytes per token of the vocabulary.
+// decant: verification on CUDA, token for token what the CPU emits (verify.hpp), over target probabilities or logits.
+// All views are device memory, keys too, so that a captured graph draws anew each step. Lazy: one launch, a block per
+// request, which reads the rows that the decision needs. UniVer with Eval::level_parallel: a launch per level with a
+// block per node, which reads all rows, and one that decides; for few requests with large trees. Passes of 8 bytes per
+// token of the vocabulary.
 #ifndef DECANT_SPECULATIVE_VERIFY_CUH
 #define DECANT_SPECULATIVE_VERIFY_CUH
 
