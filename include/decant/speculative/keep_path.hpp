@@ -1,6 +1,6 @@
 // decant: after verification, the KV rows of the accepted path. A step has appended a row for every node of its tree,
-// in the tree's order; the root's and those of accepted nodes stay, moved together, the others go. Node j of the path is
-// never before its new place, so that rows are copied in place in order. [ours]
+// in the tree's order; the root's and those of accepted nodes stay, moved together, the others go. Node j of the path
+// is never before its new place, so that rows are copied in place in order. [ours]
 #ifndef DECANT_SPECULATIVE_KEEP_PATH_HPP
 #define DECANT_SPECULATIVE_KEEP_PATH_HPP
 
