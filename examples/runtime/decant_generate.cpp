@@ -230,7 +230,8 @@ int main(int argc, char** argv) {
                  "Text that weight quantizers look at; by default the model's calibration.txt");
   auto* draft = app.add_option("--draft", o.draft,
                                "Speculative decoding: ngram, suffix, early-exit (the model's lower layers and "
-                               "draft.safetensors of its folder) or early-exit:LAYERS (its lower layers alone)")
+                               "draft.safetensors of its folder), early-exit:LAYERS (its lower layers alone) or pard "
+                               "(all of a chain in one forward of them with mask tokens, by mask_draft.safetensors)")
                     ->capture_default_str();
   app.add_option(
          "--verify", o.speculation.verify,

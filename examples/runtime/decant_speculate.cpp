@@ -1,9 +1,10 @@
-// decant-speculate: measures speculative decoding with a checkpoint and its drafter: accepted lengths of all verifiers
+// decant-speculate: measures speculative decoding with a checkpoint and its drafters: accepted lengths of all verifiers
 // on drafts below the same contexts, tokens per second of all drafters, and of draft-length controllers.
 //   decant-speculate --model examples/model --text examples/model/evaluation.txt
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -219,6 +220,9 @@ void run(const Options& o) {
     std::vector<SpeculationNames> all = {{.draft = "ngram", .gamma = "4"}, {.draft = "suffix", .gamma = "8"}};
     for (const char* gamma : {"2", "3", "4", "5", "6"}) all.push_back({.verify = verify, .gamma = gamma});
     all.push_back({.draft = "early-exit:2", .verify = verify, .gamma = "2"});
+    const bool masks = std::filesystem::exists(o.common.model + "/mask_draft.safetensors");
+    for (const char* gamma : {"2", "3", "4", "6"})
+      if (masks) all.push_back({.draft = "pard", .verify = verify, .gamma = gamma});
     all.push_back({.tree = "2,1,1,1"});
     all.push_back({.tree = "2,2,1,1"});
     json = m.speeds(all);

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend.hpp"
@@ -12,26 +14,68 @@
 
 namespace runtime {
 
-class DraftHead {
+/// A file with a drafter's weights: its tensors, checked when they are asked for, and above which layer they work.
+class DraftFile {
  public:
-  /// The adapter in this file, which says for the state of which layer it was trained. FormatError: not such a file.
-  DraftHead(const Model& model, const std::string& path) : model_(model), file_(std::in_place, path) {
-    const auto stated = file_->metadata().find("layers");
-    const std::string text = stated == file_->metadata().end() ? "nothing" : stated->second;
+  /// FormatError: not such a file, or for another model.
+  DraftFile(const Model& model, const std::string& path) : file_(path) {
+    const auto stated = file_.metadata().find("layers");
+    const std::string text = stated == file_.metadata().end() ? "nothing" : stated->second;
     layers_ =
         text.size() <= 4 && text.find_first_not_of("0123456789") == std::string::npos ? std::stol("0" + text) : -1;
     if (layers_ < 1 || layers_ > model.config.layers)
       bad_format(path + ": \"layers\"", "1 to " + std::to_string(model.config.layers), text);
-    const index_t hidden = model.config.hidden;
-    if (file_->tensors().count("gate.weight") > 0) {
-      const std::vector<index_t>& shape = file_->tensors().at("gate.weight").shape;
-      const index_t ffn = shape.empty() ? 0 : shape[0];
-      mlp_ = Mlp{widened(tensor("norm.weight", {hidden})), plain_matrix(tensor("gate.weight", {ffn, hidden})),
-                 plain_matrix(tensor("up.weight", {ffn, hidden})), plain_matrix(tensor("down.weight", {hidden, ffn}))};
-    }
-    linear_ = plain_matrix(tensor("linear.weight", {hidden, hidden}));
-    norm_ = widened(tensor("head_norm.weight", {hidden}));
   }
+
+  index_t layers() const { return layers_; }
+  bool has(const std::string& name) const { return file_.tensors().count(name) > 0; }
+
+  /// Where the number of rows is the file's to say: at least 1.
+  index_t rows(const std::string& name) const {
+    const auto found = file_.tensors().find(name);
+    if (found == file_.tensors().end()) bad_format(where(name), "a matrix", "nothing");
+    const std::vector<index_t>& shape = found->second.shape;
+    if (shape.size() != 2 || shape[0] < 1) bad_format(where(name), "a matrix of at least 1 row", shown(shape));
+    return shape[0];
+  }
+
+  const Tensor& get(const std::string& name, const std::vector<index_t>& shape) const {
+    const auto found = file_.tensors().find(name);
+    if (found == file_.tensors().end()) bad_format(where(name), "shape " + shown(shape), "nothing");
+    const Tensor& t = found->second;
+    if (t.shape != shape) bad_format(where(name), "shape " + shown(shape), shown(t.shape));
+    if (t.raw || (t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16))
+      bad_format(where(name), "weights in F32, F16 or BF16", t.raw ? "U8" : decant::name(t.dtype));
+    return t;
+  }
+  Matrix matrix(const std::string& name, index_t rows, index_t columns) const {
+    return plain_matrix(get(name, {rows, columns}));
+  }
+  std::vector<float> vector(const std::string& name, index_t size) const { return widened(get(name, {size})); }
+
+  std::string where(const std::string& name) const { return file_.path() + ": tensor \"" + name + "\""; }
+
+ private:
+  SafetensorsFile file_;
+  index_t layers_ = 0;
+};
+
+class DraftHead {
+ public:
+  /// The adapter in this file. FormatError: it holds none.
+  DraftHead(const Model& model, std::shared_ptr<const DraftFile> file)
+      : model_(model), file_(std::move(file)), layers_(file_->layers()) {
+    const index_t hidden = model.config.hidden;
+    if (file_->has("gate.weight")) {
+      const index_t ffn = file_->rows("gate.weight");
+      mlp_ = Mlp{file_->vector("norm.weight", hidden), file_->matrix("gate.weight", ffn, hidden),
+                 file_->matrix("up.weight", ffn, hidden), file_->matrix("down.weight", hidden, ffn)};
+    }
+    linear_ = file_->matrix("linear.weight", hidden, hidden);
+    norm_ = file_->vector("head_norm.weight", hidden);
+  }
+  DraftHead(const Model& model, const std::string& path)
+      : DraftHead(model, std::make_shared<const DraftFile>(model, path)) {}
 
   /// No adapter: the state of this layer under the final norm.
   DraftHead(const Model& model, index_t layers)
@@ -76,19 +120,8 @@ class DraftHead {
     Matrix gate, up, down;
   };
 
-  const Tensor& tensor(const std::string& name, const std::vector<index_t>& shape) const {
-    const auto found = file_->tensors().find(name);
-    const std::string where = file_->path() + ": tensor \"" + name + "\"";
-    if (found == file_->tensors().end()) bad_format(where, "shape " + shown(shape), "nothing");
-    const Tensor& t = found->second;
-    if (t.shape != shape) bad_format(where, "shape " + shown(shape), shown(t.shape));
-    if (t.raw || (t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16))
-      bad_format(where, "weights in F32, F16 or BF16", t.raw ? "U8" : decant::name(t.dtype));
-    return t;
-  }
-
   const Model& model_;
-  std::optional<SafetensorsFile> file_;
+  std::shared_ptr<const DraftFile> file_;  // where the matrices lie
   index_t layers_ = 0;
   std::optional<Mlp> mlp_;
   std::optional<Matrix> linear_;

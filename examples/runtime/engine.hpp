@@ -33,7 +33,7 @@ class Engine {
                                        Evict when = Evict::now) = 0;
   virtual View<const float, 2> decode(const Tokens& tokens, Logits which = Logits::last) = 0;
   virtual View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents,
-                                      index_t layers) = 0;
+                                      index_t layers, View<const float, 2> masks = {}) = 0;
   virtual View<const float, 2> finish() = 0;
   virtual void keep(const std::vector<std::int32_t>& path) = 0;
   virtual index_t draft_nodes() const = 0;

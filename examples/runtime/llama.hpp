@@ -173,9 +173,13 @@ class Llama {
   /// Adds nodes to the draft tree that follows the sequence: parents[i] is a node, of this call or an earlier one, -1
   /// for node 0 alone. Runs them through the lowest `layers` layers, the same number for the whole tree, and returns
   /// their states there, [tokens, hidden], valid until the next call. Their KV rows follow the sequence's: until
-  /// keep(), each node takes a row of the room for further tokens.
-  View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents, index_t layers) {
+  /// keep(), each node takes a row of the room for further tokens. masks [n, hidden]: rows in the place of embeddings
+  /// that run with the tokens, a chain below the last of them, and leave nothing but their states, [tokens + n, hidden]
+  /// then; meanwhile they take rows of that room, too.
+  View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents, index_t layers,
+                              View<const float, 2> masks = {}) {
     constexpr const char* where = "runtime::Llama::extend";
+    const index_t masked = masks.extent(0);
     const auto m = static_cast<index_t>(tokens.size());
     const auto before = static_cast<index_t>(tree_.parents.size());
     decant::require(ready_ && !tree_.finished, where, "this", "a prompt, and no finished draft", "another state");
@@ -184,6 +188,7 @@ class Llama {
     decant::require(layers >= 0 && layers <= c_.layers, where, "layers", "0 to " + std::to_string(c_.layers), layers);
     decant::require(before == 0 || layers == tree_.layers, where, "layers",
                     "the draft's " + std::to_string(tree_.layers), layers);
+    if (masked > 0) decant::require_equal(masks.extent(1), c_.hidden, where, "masks");
     require_vocabulary(tokens);
     std::vector<std::int32_t> positions = tree_.positions;
     for (const std::int32_t parent : parents) {
@@ -193,20 +198,25 @@ class Llama {
       positions.push_back(node == 0 ? static_cast<std::int32_t>(length_)
                                     : positions[static_cast<std::size_t>(parent)] + 1);
     }
+    for (index_t i = 0; i < masked; ++i) positions.push_back(positions.back() + 1);
     const index_t end = 1 + *std::max_element(positions.begin(), positions.end());
     decant::require(end <= c_.context, where, "tokens",
                     "at most the model's context of " + std::to_string(c_.context) + " tokens on a path", end);
     tree_.positions = std::move(positions);
     tree_.parents.insert(tree_.parents.end(), parents.begin(), parents.end());
+    for (index_t i = 0; i < masked; ++i) tree_.parents.push_back(static_cast<std::int32_t>(before + m + i) - 1);
     tree_.layers = layers;
     rope_.reserve(end);
 
     decant::Workspace::Scope scope(ctx_.workspace());
-    std::vector<std::int32_t> every(tokens.size());
-    std::iota(every.begin(), every.end(), 0);
-    const View<float, 2> x = run_tree(embed(tokens, every), before, 0, layers);
+    const View<float, 2> x = take(m + masked, c_.hidden);
+    runtime::embed(ctx_, w_.embedding, tokens, x.slice(0, 0, m));
+    for (index_t i = 0; i < masked; ++i) std::copy_n(&masks(i, 0), c_.hidden, &x(m + i, 0));
+    run_tree(x, before, 0, layers);
+    if (masked > 0) drop_masks(masked);
+    tree_.states.resize(static_cast<std::size_t>(before * c_.hidden));  // the states of earlier masks go
     tree_.states.insert(tree_.states.end(), x.data(), x.data() + x.size());
-    return View<const float, 2>(tree_.states.data() + before * c_.hidden, m, c_.hidden);
+    return View<const float, 2>(tree_.states.data() + before * c_.hidden, m + masked, c_.hidden);
   }
 
   /// Runs the whole tree through the layers above; logits [nodes, vocab], valid until the next call.
@@ -429,6 +439,18 @@ class Llama {
     std::iota(every.begin(), every.end(), 0);
     for (index_t l = first; l < last; ++l) run_layer(l, x, positions, every, nullptr, seen);
     return x;
+  }
+
+  /// Takes the last nodes out of an unfinished draft, and their KV rows.
+  void drop_masks(index_t count) {
+    const std::int32_t offsets[] = {0, static_cast<std::int32_t>(count)};
+    const std::int32_t none = -1;
+    const decant::speculative::AcceptedPaths paths{View<const std::int32_t, 1>(offsets, 2),
+                                                   View<const std::int32_t, 2>(nullptr, 1, 0),
+                                                   View<const std::int32_t, 1>(&none, 1)};
+    for (index_t l = 0; l < tree_.layers; ++l) cache(l).keep_path(ctx_, paths);
+    tree_.parents.resize(tree_.parents.size() - static_cast<std::size_t>(count));
+    tree_.positions.resize(tree_.parents.size());
   }
 
   /// Final norm and output matrix.

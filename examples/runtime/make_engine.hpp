@@ -20,8 +20,9 @@ class LlamaEngine final : public Engine {
     return llama_.prefill(prompt, room, which, when);
   }
   View<const float, 2> decode(const Tokens& tokens, Logits which) override { return llama_.decode(tokens, which); }
-  View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents, index_t layers) override {
-    return llama_.extend(tokens, parents, layers);
+  View<const float, 2> extend(const Tokens& tokens, const std::vector<std::int32_t>& parents, index_t layers,
+                              View<const float, 2> masks) override {
+    return llama_.extend(tokens, parents, layers, masks);
   }
   View<const float, 2> finish() override { return llama_.finish(); }
   void keep(const std::vector<std::int32_t>& path) override { llama_.keep(path); }

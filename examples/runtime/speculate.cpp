@@ -83,6 +83,16 @@ void draft_by(Law law, Speculation& s, index_t vocab, const std::vector<std::int
   }
 }
 
+template <Law L>
+void draft_masked(Speculation& s, const Model& model, const std::shared_ptr<const MaskHead>& head,
+                  const MaskForward& forward) {
+  const auto vocab = static_cast<std::int32_t>(model.config.vocab);
+  // The masks are none of the vocabulary's tokens.
+  const speculative::ParallelMaskOptions options{
+      .k = static_cast<std::int32_t>(head->drafts()), .mask_token = vocab, .keeps_rows = false};
+  draft_with(s, std::make_shared<speculative::ParallelMaskDrafter<L, MaskForward>>(vocab, options, forward));
+}
+
 /// Lengths in turn; keeps what happened.
 class Recorder {
  public:
@@ -195,7 +205,8 @@ Composed compose(decant::Cpu& cpu, Engine& engine, const Model& model, const Spe
   Composed c;
   Speculation& s = c.speculation;
   const std::vector<std::string> parts = detail::split(names.draft, ":");
-  const bool model_drafts = !parts.empty() && parts[0] == "early-exit" && parts.size() <= 2;
+  const bool parallel = names.draft == "pard";
+  const bool model_drafts = parallel || (!parts.empty() && parts[0] == "early-exit" && parts.size() <= 2);
   const NamedVerifier& verifier = find_verifier(!names.verify.empty()                        ? names.verify
                                                 : model_drafts && processing.temperature > 0 ? "univer"
                                                                                              : "membership");
@@ -203,26 +214,36 @@ Composed compose(decant::Cpu& cpu, Engine& engine, const Model& model, const Spe
       names.tree.empty() ? std::vector<std::int32_t>{} : parse_branching(names.tree);
   const bool chain = std::all_of(branching.begin(), branching.end(), [](std::int32_t k) { return k == 1; });
 
+  if (parallel || names.draft == "ngram" || names.draft == "suffix")
+    decant::require(names.tree.empty(), "runtime", "--tree", "a drafter of trees: early-exit", names.draft);
   if (model_drafts) {
-    std::shared_ptr<const DraftHead> head;
-    if (parts.size() == 2) {
-      const double layers = detail::parse_number(parts[1], "draft", "early-exit:LAYERS, as early-exit:3");
-      head = std::make_shared<DraftHead>(model, static_cast<index_t>(std::min(layers, 1e6)));
-    } else {
-      head = std::make_shared<DraftHead>(model, model.folder + "/draft.safetensors");
-    }
     Law law = chain && verifier.tree != Law::deterministic ? Law::chain : verifier.tree;
     // Greedy text: the likeliest tokens are drafted, for drawing them would change nothing.
     if (processing.temperature <= 0 && verifier.accepts(Law::deterministic)) law = Law::deterministic;
-    draft_by(law, s, model.config.vocab, branching, EarlyExit(cpu, engine, head, processing));
+    if (parallel) {
+      const auto head = std::make_shared<const MaskHead>(model, model.folder + "/mask_draft.safetensors");
+      const MaskForward forward(cpu, engine, head, processing);
+      if (law == Law::deterministic)
+        draft_masked<Law::deterministic>(s, model, head, forward);
+      else
+        draft_masked<Law::chain>(s, model, head, forward);
+    } else {
+      std::shared_ptr<const DraftHead> head;
+      if (parts.size() == 2) {
+        const double layers = detail::parse_number(parts[1], "draft", "early-exit:LAYERS, as early-exit:3");
+        head = std::make_shared<DraftHead>(model, static_cast<index_t>(std::min(layers, 1e6)));
+      } else {
+        head = std::make_shared<DraftHead>(model, model.folder + "/draft.safetensors");
+      }
+      draft_by(law, s, model.config.vocab, branching, EarlyExit(cpu, engine, head, processing));
+    }
   } else if (names.draft == "ngram" || names.draft == "suffix") {
-    decant::require(names.tree.empty(), "runtime", "--tree", "a drafter of trees: early-exit", names.draft);
     if (names.draft == "ngram")
       draft_with(s, std::make_shared<speculative::Ngram>(speculative::Ngram::Options{.n_max = 8}));
     else
       draft_with(s, std::make_shared<speculative::Suffix>());
   } else {
-    detail::refuse("draft", "ngram, suffix, early-exit or early-exit:LAYERS", names.draft);
+    detail::refuse("draft", "ngram, suffix, early-exit, early-exit:LAYERS or pard", names.draft);
   }
   decant::require(verifier.accepts(s.law), "runtime", "--verify",
                   std::string("a verifier of drafts whose law is ") + name(s.law), verifier.name);
@@ -230,7 +251,8 @@ Composed compose(decant::Cpu& cpu, Engine& engine, const Model& model, const Spe
 
   if (branching.empty()) {
     const bool signals = names.gamma != "speckv" || model_drafts;
-    decant::require(signals, "runtime", "--gamma", "a drafter with distributions for speckv: early-exit", names.draft);
+    decant::require(signals, "runtime", "--gamma", "a drafter with distributions for speckv: early-exit or pard",
+                    names.draft);
     control_by(names.gamma, s, c.nodes, cpu, engine, model, processing, prompt);
   } else {
     DraftBudget budget{static_cast<std::int32_t>(branching.size()), 0};

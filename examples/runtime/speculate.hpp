@@ -15,12 +15,14 @@
 #include <decant/speculative/control.hpp>
 #include <decant/speculative/draft_tree.hpp>
 #include <decant/speculative/drafter.hpp>
+#include <decant/speculative/parallel_mask.hpp>
 #include <decant/speculative/policy.hpp>
 #include <decant/speculative/verify.hpp>
 
 #include "draft_head.hpp"
 #include "engine.hpp"
 #include "generate.hpp"
+#include "mask_head.hpp"
 
 namespace runtime {
 
@@ -87,15 +89,35 @@ Speculation speculation(std::shared_ptr<D> drafter, const V& verifier, std::shar
   return s;
 }
 
+/// Logits of drafts as the distributions that they are drawn from. sampling: of the model's own tokens; at temperature
+/// 0 drafts are ranked at temperature 1.
+class DraftProcessing {
+ public:
+  explicit DraftProcessing(sampling::Processing processing) : processing_(processing) {
+    if (processing_.temperature <= 0) processing_ = {};
+  }
+
+  /// False: not numbers.
+  bool operator()(decant::Cpu& cpu, View<const float, 2> logits, View<float, 2> q) {
+    status_.assign(static_cast<std::size_t>(q.extent(0)), sampling::RowStatus::ok);
+    process(cpu, processing_, logits, {}, q, View<sampling::RowStatus, 1>(status_));
+    for (const auto s : status_) {
+      if (s != sampling::RowStatus::ok) return false;
+    }
+    return true;
+  }
+
+ private:
+  sampling::Processing processing_;
+  std::vector<sampling::RowStatus> status_;
+};
+
 /// For speculative::ModelDrafter: the engine's lower layers and a head. The nodes that it runs stay in the engine's
 /// draft, so that verification goes on above those layers.
 class EarlyExit {
  public:
-  /// sampling: of the model's own tokens; at temperature 0 drafts are ranked at temperature 1.
   EarlyExit(decant::Cpu& cpu, Engine& engine, std::shared_ptr<const DraftHead> head, sampling::Processing processing)
-      : cpu_(&cpu), engine_(&engine), head_(std::move(head)), processing_(processing) {
-    if (processing_.temperature <= 0) processing_ = {};
-  }
+      : cpu_(&cpu), engine_(&engine), head_(std::move(head)), process_(processing) {}
 
   bool operator()(const speculative::DraftTree& tree, std::int32_t first, std::int32_t last, View<float, 2> q) {
     tokens_.clear();
@@ -108,22 +130,41 @@ class EarlyExit {
     decant::Workspace::Scope scope(cpu_->workspace());
     const View<float, 2> logits = cpu_->workspace().take_view<float>(q.extent(0), q.extent(1));
     (*head_)(*cpu_, states, logits);
-    status_.assign(static_cast<std::size_t>(last - first), sampling::RowStatus::ok);
-    process(*cpu_, processing_, logits, {}, q, View<sampling::RowStatus, 1>(status_));
-    for (const auto s : status_) {
-      if (s != sampling::RowStatus::ok) return false;
-    }
-    return true;
+    return process_(*cpu_, logits, q);
   }
 
  private:
   decant::Cpu* cpu_;
   Engine* engine_;
   std::shared_ptr<const DraftHead> head_;
-  sampling::Processing processing_;
+  DraftProcessing process_;
   Tokens tokens_;
   std::vector<std::int32_t> parents_;
-  std::vector<sampling::RowStatus> status_;
+};
+
+/// For speculative::ParallelMaskDrafter: the engine's lower layers over the last token and masks in one forward, and a
+/// head. The text's KV rows are the engine's own, so that of the text only the last token is run; it stays in the
+/// engine's draft, the masks do not.
+class MaskForward {
+ public:
+  MaskForward(decant::Cpu& cpu, Engine& engine, std::shared_ptr<const MaskHead> head, sampling::Processing processing)
+      : cpu_(&cpu), engine_(&engine), head_(std::move(head)), process_(processing) {}
+
+  bool operator()(View<const std::int32_t, 1> ids, index_t, const speculative::ParallelMaskLayout*, std::int32_t read,
+                  View<float, 2> q) {
+    const View<const float, 2> masks = head_->masks().slice(0, 0, q.extent(0) - 1);
+    const View<const float, 2> states = engine_->extend({ids[read]}, {-1}, head_->layers(), masks);
+    decant::Workspace::Scope scope(cpu_->workspace());
+    const View<float, 2> logits = cpu_->workspace().take_view<float>(q.extent(0), q.extent(1));
+    (*head_)(*cpu_, states, logits);
+    return process_(*cpu_, logits, q);
+  }
+
+ private:
+  decant::Cpu* cpu_;
+  Engine* engine_;
+  std::shared_ptr<const MaskHead> head_;
+  DraftProcessing process_;
 };
 
 /// One sequence, step by step. The last token is not in the engine's cache until the next step has run.
@@ -304,7 +345,7 @@ Generation generate_speculatively(decant::Cpu& cpu, Engine& engine, const Config
 
 /// Names for compose(), as command lines give them.
 struct SpeculationNames {
-  std::string draft = "early-exit";  // ngram, suffix, early-exit, early-exit:LAYERS
+  std::string draft = "early-exit";  // ngram, suffix, early-exit, early-exit:LAYERS, pard
   std::string verify = "";           // see verifier_names(); empty: univer, or membership where nothing is drawn
   std::string gamma = "4";           // a number, throughput, speckv or edc
   std::string tree = "";             // children per node and level, as "2,2,1"; empty: a chain of gamma tokens

@@ -17,6 +17,7 @@
 #include "../core/row_sum.hpp"
 #include "detail/remaining_mass.hpp"
 #include "drafter.hpp"
+#include "row_signals.hpp"
 
 namespace decant::speculative {
 
@@ -53,6 +54,9 @@ struct ParallelMaskOptions {
   float feature_scale = 0.02f;    ///< of the projected features, added to the embeddings
   bool with_features = false;     ///< false: independent of the target, the projection is not called
   FeatureSource source{};         ///< what it was trained on; checked when with_features
+  /// false: the network has no KV rows of its own but reads the target's (it is the target's lowest layers, say), so
+  /// that of the text it is given the last token alone, whatever the text.
+  bool keeps_rows = true;
 };
 
 /// forward(ids, first_position, features, read, logits): the draft network over ids [n], which may hold mask_token, at
@@ -85,10 +89,18 @@ class ParallelMaskDrafter {
             "another one");
   }
 
+  /// The largest probability and the entropy, in bits, of each row of the last draft; numbers of no meaning where
+  /// forward gives others than probabilities.
+  View<const float, 1> confidence() const { return View<const float, 1>(confidence_); }
+  View<const float, 1> entropy() const { return View<const float, 1>(entropy_); }
+
   /// Reads what is new in the context; budget.depth below k drafts fewer.
   void draft(const DraftContext& context, const DraftBudget& budget, DraftTree& tree, Proposals& proposals,
              const DrawKey& key) {
+    entropy_.clear();
+    confidence_.clear();
     const index_t size = context.tokens.extent(0);
+    if (!o_.keeps_rows && size > 0) read_ = size - 1;
     const std::int32_t most = budget.depth < budget.nodes ? budget.depth : budget.nodes;
     const ParallelMaskLayout layout{static_cast<std::int32_t>(size - read_), most < o_.k ? most : o_.k};
     if (layout.k < 1 || layout.fresh < 1) return;
@@ -105,6 +117,9 @@ class ParallelMaskDrafter {
     for (std::int32_t i = 0; i < layout.k; ++i) {
       const std::int32_t token = pick(q[i], node, key);
       if (token < 0) return;
+      const RowSignals signals = row_signals(q[i]);
+      entropy_.push_back(signals.entropy);
+      confidence_.push_back(signals.confidence);
       if constexpr (L == Law::chain) {
         const std::int32_t row = proposals.add();
         for (index_t y = 0; y < vocab_; ++y) proposals.row(row)[y] = q(i, y);
@@ -137,7 +152,7 @@ class ParallelMaskDrafter {
   Forward forward_;
   index_t read_ = 0;  // tokens of the context that the draft network has seen
   std::vector<std::int32_t> ids_;
-  std::vector<float> q_;
+  std::vector<float> q_, entropy_, confidence_;
   detail::RemainingMass left_;
 };
 

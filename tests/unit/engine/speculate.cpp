@@ -62,6 +62,10 @@ TEST_CASE("speculate: greedy text is that of plain decoding, for every drafter, 
   std::vector<SpeculationNames> all = {{.draft = "ngram"},
                                        {.draft = "suffix", .gamma = "6"},
                                        {.draft = "early-exit:2"},
+                                       {.draft = "pard", .gamma = "0"},
+                                       {.draft = "pard", .gamma = "1"},
+                                       {.draft = "pard", .gamma = "64"},
+                                       {.draft = "pard", .gamma = "edc"},
                                        {.gamma = "0"},
                                        {.gamma = "1"},
                                        {.gamma = "7"},
@@ -72,9 +76,11 @@ TEST_CASE("speculate: greedy text is that of plain decoding, for every drafter, 
                                "membership", "gumbel", "typical"}) {
     all.push_back({.verify = verifier});
     all.push_back({.draft = "ngram", .verify = verifier});
+    all.push_back({.draft = "pard", .verify = verifier});
     all.push_back({.verify = verifier, .tree = "2,2,1"});
   }
   all.push_back({.verify = "kseq"});
+  all.push_back({.draft = "pard", .verify = "kseq"});
   all.push_back({.verify = "kseq", .tree = "2,2"});
   for (const SpeculationNames& names : all) {
     INFO(names.draft << " " << names.verify << " " << names.gamma << " " << names.tree);
@@ -94,7 +100,11 @@ TEST_CASE("speculate: so it is with SPEED, eviction and every cache layout, and 
       INFO(composition << ", " << cache);
       const auto got = generate({.tree = "2,2,1"}, prompt, 30, 0, composition, cache);
       CHECK(got.tokens == expected);
-      CHECK(got.kv_bytes == generate({.gamma = "0"}, prompt, 30, 0, composition, cache).kv_bytes);
+      const auto masked = generate({.draft = "pard", .gamma = "3"}, prompt, 30, 0, composition, cache);
+      CHECK(masked.tokens == expected);
+      const index_t kv_bytes = generate({.gamma = "0"}, prompt, 30, 0, composition, cache).kv_bytes;
+      CHECK(got.kv_bytes == kv_bytes);
+      CHECK(masked.kv_bytes == kv_bytes);
     }
   }
 }
@@ -108,17 +118,21 @@ TEST_CASE("speculate: verifiers that follow the target sample the same text what
     CHECK(generate({.verify = verifier, .gamma = "5"}, prompt, 40, 1).tokens == expected);
     CHECK(generate({.verify = verifier, .tree = "3,2,1"}, prompt, 40, 1).tokens == expected);
     CHECK(generate({.draft = "ngram", .verify = verifier}, prompt, 40, 1).tokens == expected);
+    CHECK(generate({.draft = "pard", .verify = verifier}, prompt, 40, 1).tokens == expected);
   }
 }
 
 TEST_CASE("speculate: drafts fit the end of the text and of the context", "[engine][speculative]") {
   const Tokens prompt = prompt_of(40);
   for (const index_t count : {index_t{1}, index_t{2}, index_t{3}, index_t{5}})
-    CHECK(generate({.gamma = "6"}, prompt, count, 0).tokens == plain(prompt, count));
+    for (const char* draft : {"early-exit", "pard"})
+      CHECK(generate({.draft = draft, .gamma = "6"}, prompt, count, 0).tokens == plain(prompt, count));
   const Tokens longest = prompt_of(2028);
   REQUIRE(longest.size() == 2029);
   const auto count = static_cast<index_t>(2048 - longest.size() + 1);
-  CHECK(generate({.tree = "2,2,2"}, longest, count, 0).tokens == plain(longest, count));
+  const Tokens expected = plain(longest, count);
+  CHECK(generate({.tree = "2,2,2"}, longest, count, 0).tokens == expected);
+  CHECK(generate({.draft = "pard", .gamma = "6"}, longest, count, 0).tokens == expected);
 }
 
 /// Keeps the signals that it was shown; drafts of three.
@@ -139,10 +153,11 @@ TEST_CASE("speculate: controllers see how sure the drafter was, of drawn and of 
   const auto engine =
       runtime::make_engine(cpu, m.config, m.weights, runtime::AnyStack{}, runtime::parse_cache("ragged", "f32"));
   const Tokens prompt = prompt_of(60);
-  for (const float temperature : {0.0f, 1.0f}) {
-    INFO(temperature);
+  for (const auto& [draft, temperature] : {std::pair("early-exit", 0.0f), std::pair("early-exit", 1.0f),
+                                           std::pair("pard", 0.0f), std::pair("pard", 1.0f)}) {
+    INFO(draft << ", " << temperature);
     const sampling::Processing processing{.temperature = temperature};
-    const SpeculationNames names{.verify = temperature > 0 ? "block" : "membership"};
+    const SpeculationNames names{.draft = draft, .verify = temperature > 0 ? "block" : "membership"};
     auto s = runtime::compose(cpu, *engine, m, names, processing, 60).speculation;
     const auto seen = std::make_shared<SeenSignals>();
     runtime::control_with(s, seen);
@@ -228,7 +243,7 @@ class GreedyThatSaysChain {
   runtime::EarlyExit forward_;
 };
 
-// p-values below 1e-6 of fixed seeds: three texts, so a false alarm once in 3e5 changes of the code.
+// p-values below 1e-6 of fixed seeds: four texts, so a false alarm once in 2.5e5 changes of the code.
 TEST_CASE("speculate: sampled text has the model's law, and a drafter that misstates its own is found out",
           "[engine][speculative][statistics]") {
   const Tokens prompt = prompt_of(30);
@@ -236,6 +251,7 @@ TEST_CASE("speculate: sampled text has the model's law, and a drafter that misst
   CHECK(law_of(prompt, generate({.gamma = "0"}, prompt, count, 1).tokens) > 1e-6);
   CHECK(law_of(prompt, generate({.verify = "univer", .tree = "2,2,1"}, prompt, count, 1).tokens) > 1e-6);
   CHECK(law_of(prompt, generate({.verify = "rrsw", .tree = "2,2"}, prompt, count, 1).tokens) > 1e-6);
+  CHECK(law_of(prompt, generate({.draft = "pard", .verify = "block"}, prompt, count, 1).tokens) > 1e-6);
 
   decant::Cpu cpu;
   const runtime::Model& m = checkpoint();
@@ -294,7 +310,8 @@ TEST_CASE("speculate: names that do not go together are refused, with what would
     CHECK_THAT(error_of<decant::ArgumentError>([&] { generate(names, prompt, 3, temperature); }),
                catch_compat::contains(text));
   };
-  refused({.draft = "pard"}, 0, "ngram, suffix, early-exit");
+  refused({.draft = "eagle"}, 0, "ngram, suffix, early-exit, early-exit:LAYERS or pard");
+  refused({.draft = "pard", .tree = "2,1"}, 0, "early-exit");
   refused({.draft = "early-exit:0"}, 0, "1 to 8");
   refused({.draft = "early-exit:9"}, 0, "1 to 8");
   refused({.draft = "early-exit:1:2"}, 0, "early-exit");
@@ -320,6 +337,91 @@ TEST_CASE("speculate: a draft file that is none is refused", "[engine][speculati
   };
   refused({}, "layers");
   CHECK(error_of<decant::FormatError>([&] { runtime::DraftHead(checkpoint(), folder.file("none")); }) != "no error");
+}
+
+/// A file of zeros; dtypes by tensor, of 1, 2 or 4 bytes.
+struct DraftTensor {
+  std::string name;
+  std::vector<index_t> shape;
+  std::string dtype = "BF16";
+};
+std::string draft_file(const std::vector<DraftTensor>& tensors, const char* layers = "1") {
+  runtime::Json header = {{"__metadata__", {{"layers", layers}}}};
+  std::size_t at = 0;
+  for (const DraftTensor& t : tensors) {
+    std::size_t bytes = t.dtype == "U8" ? 1 : t.dtype == "F32" || t.dtype == "I32" ? 4 : 2;
+    for (const index_t n : t.shape) bytes *= static_cast<std::size_t>(n);
+    header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  }
+  return safetensors(header.dump(), std::string(at, '\0'));
+}
+
+TEST_CASE("speculate: weights of a mask drafter that are missing, or of another shape or type, are named",
+          "[engine][speculative]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("mask_draft.safetensors");
+  const std::vector<DraftTensor> good = {
+      {"masks", {3, 128}},        {"norm.weight", {128}},        {"gate.weight", {64, 128}}, {"up.weight", {64, 128}},
+      {"down.weight", {128, 64}}, {"linear.weight", {128, 128}}, {"head_norm.weight", {128}}};
+  write_file(path, draft_file(good));
+  CHECK(runtime::MaskHead(checkpoint(), path).drafts() == 4);
+  const auto error = [&](const std::string& file) {
+    write_file(path, file);
+    return error_of<decant::FormatError>([&] { runtime::MaskHead(checkpoint(), path); });
+  };
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    INFO(good[i].name);
+    const bool optional = good[i].name == "gate.weight";  // without it there is no MLP
+    std::vector<DraftTensor> tensors = good;
+    tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!optional) CHECK_THAT(error(draft_file(tensors)), catch_compat::contains(good[i].name.c_str()));
+    for (const std::vector<index_t>& shape : {std::vector<index_t>{}, {0, 128}, {127}, {128, 127}, {1, 3, 128}}) {
+      tensors = good;
+      tensors[i].shape = shape;
+      CHECK_THAT(error(draft_file(tensors)), catch_compat::contains(good[i].name.c_str()));
+    }
+    for (const char* dtype : {"U8", "I32"}) {
+      tensors = good;
+      tensors[i].dtype = dtype;
+      CHECK_THAT(error(draft_file(tensors)), catch_compat::contains(good[i].name.c_str()));
+    }
+  }
+  std::vector<DraftTensor> many = good;
+  many[0].shape = {1023, 128};
+  CHECK_THAT(error(draft_file(many)), catch_compat::contains("1022"));
+  for (const char* layers : {"0", "9", "-1", "1e0", "", "99999999999"})
+    CHECK_THAT(error(draft_file(good, layers)), catch_compat::contains("layers"));
+  const std::string whole = draft_file(good);
+  CHECK(error(whole.substr(0, whole.size() - 1)) != "no error");
+  CHECK_THAT(error_of<decant::FormatError>([&] { runtime::MaskHead(checkpoint(), folder.file("none")); }),
+             catch_compat::contains("none"));
+}
+
+TEST_CASE("speculate: a draft from masks is what the training script computes", "[engine][speculative]") {
+  const runtime::Model& m = checkpoint();
+  const auto witness = runtime::Json::parse(runtime::read_text_file(m.folder + "/mask_witness.json"));
+  const Tokens text = runtime::prompt_tokens(m.config, witness["text"].get<std::string>());
+  const runtime::MaskHead head(m, m.folder + "/mask_draft.safetensors");
+  decant::Cpu cpu;
+  const auto engine =
+      runtime::make_engine(cpu, m.config, m.weights, runtime::AnyStack{}, runtime::parse_cache("ragged", "f32"));
+  engine->prefill(Tokens(text.begin(), text.end() - 1), 16);
+  const auto states = engine->extend({text.back()}, {-1}, head.layers(), head.masks());
+  REQUIRE(static_cast<std::size_t>(head.drafts()) == witness["logits"].size());
+  std::vector<float> logits(static_cast<std::size_t>(head.drafts()) * 256);
+  head(cpu, states, View<float, 2>(logits.data(), head.drafts(), 256));
+  double worst = 0;
+  for (std::size_t i = 0; i < witness["logits"].size(); ++i) {
+    const auto row = logits.begin() + static_cast<std::ptrdiff_t>(256 * i);
+    CHECK(std::max_element(row, row + 256) - row == witness["likeliest"][i].get<std::ptrdiff_t>());
+    for (std::size_t y = 0; y < 16; ++y) {
+      const double expected = witness["logits"][i][y].get<double>();
+      const double difference = std::abs(static_cast<double>(row[static_cast<std::ptrdiff_t>(16 * y)]) - expected);
+      worst = difference >= 0 ? std::max(worst, difference) : HUGE_VAL;
+    }
+  }
+  CHECK(worst < 1e-3);
 }
 
 }  // namespace

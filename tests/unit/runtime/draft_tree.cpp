@@ -115,6 +115,50 @@ TEST_CASE("llama: a draft tree of more than 64 nodes", "[llama][speculative]") {
   CHECK(distance(row(70), NaiveLlama(shape).logits(leaf).back()) < 2e-5);
 }
 
+template <class Cache>
+void masks_come_and_go(const char* name) {
+  INFO(name);
+  const TemporaryFolder folder;
+  const Shape shape;
+  write_model(folder, shape);
+  const Loaded model(folder);
+  decant::Cpu cpu;
+  runtime::Llama<Stack, Cache> llama(cpu, model.config, model.weights, Stack{}, {4});
+  const Tokens masked = {13, 14, 15};
+  std::vector<float> rows(3 * static_cast<std::size_t>(shape.hidden));
+  const View<float, 2> masks(rows.data(), 3, shape.hidden);
+  runtime::embed(cpu, model.weights.embedding, masked, masks);
+  llama.prefill(random_prompt(20), 20);
+  const index_t before = llama.kv_bytes();
+  // Masks that are embeddings of tokens have the states of these tokens.
+  const std::vector<float> expected = copy(llama.extend({11, 12, 13, 14, 15}, {-1, 0, 1, 2, 3}, 2));
+  llama.keep({});
+  CHECK(llama.kv_bytes() == before);
+  CHECK(copy(llama.extend({11, 12}, {-1, 0}, 2, masks)) == expected);
+  // What follows is as if they had not been, and they may come again.
+  CHECK(llama.draft_nodes() == 2);
+  const index_t row = 2 * shape.kv_heads * shape.head_dim * static_cast<index_t>(sizeof(float));
+  CHECK(llama.kv_bytes() == before + 2 * 2 * row);  // two nodes in two layers
+  CHECK(copy(llama.extend({13}, {1}, 2, masks.slice(0, 1, 2))) ==
+        std::vector<float>(expected.begin() + 2 * shape.hidden, expected.end()));
+  llama.extend({21}, {0}, 2);
+  const std::vector<float> got = copy(llama.finish());
+  llama.keep({0, 1});
+  CHECK(llama.kv_bytes() == before + 2 * shape.layers * row);
+  const std::vector<float> next = copy(llama.decode({90}));
+  llama.prefill(random_prompt(20), 20);
+  llama.extend({11, 12, 13, 21}, {-1, 0, 1, 0}, 2);
+  CHECK(got == copy(llama.finish()));
+  llama.keep({0, 1});
+  CHECK(next == copy(llama.decode({90})));
+}
+
+TEST_CASE("llama: masks in a draft are run and leave nothing, in every cache", "[llama][speculative]") {
+  masks_come_and_go<runtime::DenseCache<float>>("dense");
+  masks_come_and_go<runtime::PagedCache<float>>("paged");
+  masks_come_and_go<runtime::RaggedCache<float>>("ragged");
+}
+
 TEST_CASE("llama: a draft behind an evicted prompt is what is decoded there", "[llama][speculative]") {
   const TemporaryFolder folder;
   const Shape shape;
@@ -153,6 +197,8 @@ TEST_CASE("llama: calls out of order in a draft are refused and change nothing",
   refused([&] { llama.extend({1, 2}, {-1}, 0); });
   refused([&] { llama.extend({1}, {-1}, 5); });
   refused([&] { llama.extend({-1}, {-1}, 0); });
+  const std::vector<float> narrow(31);
+  refused([&] { llama.extend({1}, {-1}, 1, View<const float, 2>(narrow.data(), 1, 31)); });
   llama.extend({1, 2}, {-1, 0}, 1);
   refused([&] { llama.extend({3}, {1}, 2); });  // another number of layers
   refused([&] { llama.decode({3}); });

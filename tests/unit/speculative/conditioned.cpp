@@ -89,6 +89,42 @@ TEST_CASE("ParallelMaskDrafter: ids, positions, rows; only what is new is fed; f
   CHECK(calls.back().features);
 }
 
+TEST_CASE("ParallelMaskDrafter: a network that keeps no rows is given the last token of whatever text",
+          "[speculative]") {
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<index_t> positions;
+  const auto forward = [&](View<const std::int32_t, 1> x, index_t position, const ParallelMaskLayout*,
+                           std::int32_t read, View<float, 2> q) {
+    ids.emplace_back(x.data(), x.data() + x.extent(0));
+    positions.push_back(position);
+    CHECK(read == 0);
+    for (index_t y = 0; y < 4; ++y) {
+      q(0, y) = .25f;
+      if (q.extent(0) > 1) q(1, y) = y == 2 ? 1.0f : 0.0f;
+    }
+    return true;
+  };
+  ParallelMaskDrafter<Law::deterministic, decltype(forward)> drafter(4, {.k = 2, .mask_token = 9, .keeps_rows = false},
+                                                                     forward);
+  DraftTree tree;
+  Proposals proposals(4);
+  for (const std::vector<std::int32_t>& text : {std::vector<std::int32_t>{1, 2, 3}, {1, 2, 3, 0, 1}, {3, 2}, {3, 2}}) {
+    tree.clear(text.back());
+    drafter.draft({View<const std::int32_t, 1>(text)}, DraftBudget::chain(5), tree, proposals, DrawKey{});
+    CHECK(ids.back() == std::vector<std::int32_t>{text.back(), 9});
+    CHECK(positions.back() == static_cast<index_t>(text.size()) - 1);
+    CHECK(tree.nodes() == 3);
+  }
+  REQUIRE((drafter.entropy().extent(0) == 2 && drafter.confidence().extent(0) == 2));
+  CHECK(drafter.entropy()[0] == Approx(2));
+  CHECK(drafter.confidence()[0] == .25f);
+  CHECK(drafter.entropy()[1] == Approx(0).margin(1e-6));
+  CHECK(drafter.confidence()[1] == 1.0f);
+  drafter.draft({View<const std::int32_t, 1>{}}, DraftBudget::chain(5), tree, proposals, DrawKey{});
+  CHECK(ids.size() == 4);
+  CHECK(drafter.entropy().empty());
+}
+
 TEST_CASE("cat_weights: the published example, and the expected accepted length", "[speculative]") {
   const std::vector<float> gold = {1, .9f, .8f, .5f, .7f};
   std::vector<float> memory(3 * 5);
