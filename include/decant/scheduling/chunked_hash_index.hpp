@@ -95,6 +95,8 @@ class ChunkedHashIndex {
 
   std::size_t waiting() const { return waiting_; }
   std::size_t active() const { return active_.size(); }
+  /// Items of the heap behind best(), of which some no longer hold: at most 65 and four for each that waits.
+  std::size_t heap_size() const { return heap_.size(); }
   /// Chunks that all active requests share.
   std::uint32_t tip() const { return tip_; }
   bool waits(RequestId id) const { return id < requests_.size() && requests_[id].place == Place::waiting; }
@@ -146,6 +148,7 @@ class ChunkedHashIndex {
     Nanoseconds arrival = 0;
     std::uint64_t tag = 0;
     std::uint32_t missing = 0;
+    std::uint32_t pushed = 0;  // times: the youngest item of the heap is the one that holds
     std::size_t at = 0;  // in active_
     std::vector<Link> links;
     Place place = Place::absent;
@@ -157,7 +160,7 @@ class ChunkedHashIndex {
     std::uint32_t level = 0;
   };
   struct HeapItem {
-    std::uint32_t missing;
+    std::uint32_t missing, pushed;
     Nanoseconds arrival;
     std::uint64_t tag;
     RequestId id;
@@ -169,7 +172,7 @@ class ChunkedHashIndex {
   }
   bool valid(const HeapItem& item) const {
     const Request& r = requests_[item.id];
-    return r.place == Place::waiting && r.missing == item.missing && r.tag == item.tag && r.arrival == item.arrival;
+    return r.place == Place::waiting && r.pushed == item.pushed;
   }
   void push_heap(RequestId id) {
     // Items that no longer hold are left in until they are most of it.
@@ -178,8 +181,8 @@ class ChunkedHashIndex {
                   heap_.end());
       std::make_heap(heap_.begin(), heap_.end(), later);
     }
-    const Request& r = requests_[id];
-    heap_.push_back({r.missing, r.arrival, r.tag, id});
+    Request& r = requests_[id];
+    heap_.push_back({r.missing, ++r.pushed, r.arrival, r.tag, id});
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
 

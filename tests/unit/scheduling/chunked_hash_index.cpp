@@ -140,6 +140,26 @@ TEST_CASE("ChunkedHashIndex: random calls against the definition") {
   }
 }
 
+TEST_CASE("ChunkedHashIndex: who comes and goes again leaves nothing behind") {
+  // Preempted requests come back with the same digests; what is kept for them must not grow.
+  ChunkedHashIndex index;
+  RequestInfo info;
+  std::vector<std::vector<std::uint64_t>> chains;
+  for (RequestId id = 0; id < 20; ++id) {
+    chains.push_back({1, 2, 100 + id});
+    info.tag = id;
+    index.insert(id, info, chains.back());
+  }
+  for (int round = 0; round < 2000; ++round) {
+    const RequestId id = index.best().id;
+    index.activate(id);
+    index.finish(id);
+    info.tag = id;
+    index.insert(id, info, chains[id]);
+    REQUIRE(index.heap_size() <= 64 + 4 * 20 + 1);
+  }
+}
+
 TEST_CASE("ChunkedHashIndex: nothing waits, nothing shares, wrong calls") {
   ChunkedHashIndex index;
   CHECK(index.best().id == no_request);
