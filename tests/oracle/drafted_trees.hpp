@@ -159,6 +159,7 @@ void each_verifier(F&& f) {
   f(UniVer{}, std::vector<std::int32_t>{3, 2}, Law::greedy_plus_one);
   f(UniVer{UniVer::Order::paper}, std::vector<std::int32_t>{3, 2}, Law::greedy_plus_one);
   f(UniVer{}, std::vector<std::int32_t>{2, 2}, Law::iid);
+  f(UniVer{}, std::vector<std::int32_t>{3, 2}, Law::deterministic);
   f(Membership{}, std::vector<std::int32_t>{3, 2}, Law::deterministic);
   f(Membership{}, std::vector<std::int32_t>{1, 1, 1, 1}, Law::deterministic);
 }
