@@ -3,21 +3,26 @@
 //   decant-sim --trace AzureLLMInferenceTrace_conv.csv --trace-format azure --policy fcfs,sarathi --plot plot.svg
 // Time is simulated: nothing is measured, and the same command prints the same numbers on every machine (generators
 // that use libm: on this one).
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <decant/scheduling/block_memory.hpp>
 #include <decant/scheduling/fair_share.hpp>
 #include <decant/scheduling/generators.hpp>
 #include <decant/scheduling/memory_safe.hpp>
 #include <decant/scheduling/metrics.hpp>
 #include <decant/scheduling/prefill_first.hpp>
+#include <decant/scheduling/prefix_orders.hpp>
 #include <decant/scheduling/roofline.hpp>
 #include <decant/scheduling/sarathi.hpp>
 #include <decant/scheduling/simulator.hpp>
+#include <decant/scheduling/stop_rules.hpp>
 
 #include "output.hpp"
 #include "svg_plot.hpp"
@@ -42,10 +47,41 @@ struct Options {
   std::uint32_t max_running = 256, budget = 2048;
   std::string device = "a100", cost = "max", predict = "exact";
   double ttft_ms = 2000, tpot_ms = 100, sarathi_ms = 50;
-  bool lag = false;
+  bool lag = false, reuse = false;
+  std::uint32_t block = 16;
   std::vector<std::string> policies = {"fcfs", "sjf", "mc-fcfs", "mc-sf"};
   std::string json, plot;
 };
+
+/// Memory with or without a prefix cache, chosen when the program runs.
+class SimMemory {
+ public:
+  explicit SimMemory(const Options& o) : memory_(TokenMemory(o.kv)) {
+    if (!o.reuse) return;
+    const std::uint64_t blocks = o.kv / o.block;
+    require(blocks >= 1 && blocks < 0x7fffffffu, where, "--kv", "room for 1 to 2^31 - 2 blocks", o.kv);
+    memory_ = BlockMemory({.blocks = static_cast<std::uint32_t>(blocks), .block_tokens = o.block});
+  }
+
+  std::uint64_t capacity() const { return std::visit([](const auto& m) { return m.capacity(); }, memory_); }
+  std::uint64_t used() const { return std::visit([](const auto& m) { return m.used(); }, memory_); }
+  std::uint32_t hit(const RequestInfo& info, std::uint32_t tokens) const {
+    return std::visit([&](const auto& m) { return m.hit(info, tokens); }, memory_);
+  }
+  bool open(RequestId id, const RequestInfo& info, std::uint32_t hit, std::uint32_t tokens) {
+    return std::visit([&](auto& m) { return m.open(id, info, hit, tokens); }, memory_);
+  }
+  bool grow(RequestId id, std::uint32_t tokens) {
+    return std::visit([&](auto& m) { return m.grow(id, tokens); }, memory_);
+  }
+  void close(RequestId id, const RequestInfo& info, std::uint32_t tokens) {
+    std::visit([&](auto& m) { m.close(id, info, tokens); }, memory_);
+  }
+
+ private:
+  std::variant<TokenMemory, BlockMemory> memory_;
+};
+static_assert(KvMemory<SimMemory>);
 
 /// "uniform:LEAST,MOST" or "lognormal:MU,SIGMA,MOST".
 LengthLaw law(const std::string& text, const char* option) {
@@ -74,6 +110,13 @@ runtime::Trace load(const Options& o) {
     require(o.generator == "sessions", where, "--generator", "integer, poisson, gamma or sessions", o.generator);
     trace.requests = session_workload(o.seed, {.sessions = (o.requests + 3) / 4, .turns = 4}, {.rate = o.rate},
                                       law(o.prompt, "--prompt"), law(o.output, "--output"));
+  }
+  // Sessions have no tokens; what a session's turns share is told apart by its number and the place in it.
+  for (SimulatedRequest& r : trace.requests) {
+    if (r.info.group == 0 || !r.info.chain.empty()) continue;
+    std::vector<std::uint64_t>& chain = trace.chains.emplace_back(r.info.prompt / o.block);
+    for (std::size_t i = 0; i < chain.size(); ++i) chain[i] = SplitMix64{std::uint64_t{r.info.group} << 32 | i}();
+    r.info.chain = chain;
   }
   require(o.speed > 0 && o.speed < 1e6, where, "--speed", "a positive factor", o.speed);
   for (SimulatedRequest& r : trace.requests) {
@@ -107,7 +150,7 @@ Run run(const Options& o, const runtime::Trace& trace, const std::string& name, 
   Run out;
   out.policy = name;
   std::uint64_t steps = 0, every = 1;
-  const auto observe = [&](Nanoseconds now, const Batch<>& batch) {
+  const auto observe = [&](Nanoseconds now, const Batch<SimMemory>& batch) {
     if (steps++ % every != 0) return;
     out.kv.emplace_back(static_cast<double>(now) * 1e-9,
                         100 * static_cast<double>(batch.memory().used()) / static_cast<double>(o.kv));
@@ -116,7 +159,7 @@ Run run(const Options& o, const runtime::Trace& trace, const std::string& name, 
     out.kv.resize(1000);
     every *= 2;
   };
-  out.report = simulate(trace.requests, std::move(policy), roofline(o), TokenMemory(o.kv),
+  out.report = simulate(trace.requests, std::move(policy), roofline(o), SimMemory(o),
                         {.limits = {o.budget, o.max_running}, .lag = o.lag}, observe);
   out.summary = summarise(out.report.requests, {static_cast<Nanoseconds>(o.ttft_ms * 1e6),
                                                 static_cast<Nanoseconds>(o.tpot_ms * 1e6)});
@@ -149,6 +192,12 @@ std::vector<Named> schedulers(const Options& o) {
       named("sarathi", Sarathi<>(static_cast<Nanoseconds>(o.sarathi_ms * 1e6), roofline(o))),
       named<ByPriority>("priority"),
       named<FairShare>("fair-share"),
+      named("lpm", Lpm({}, LongestPrefixMatch({.chunk = o.block}))),
+      named("dfs-weight", DfsWeighted({}, DfsWeight({.chunk = o.block}))),
+      named<Hrrn>("hrrn"),
+      named("feather-rule", PrefixHomogeneous<ChunkLossRule>({}, {.chunk = o.block})),
+      named("feather-ucb", PrefixHomogeneous<UcbStop>({}, {.chunk = o.block})),
+      named("feather-model", PrefixHomogeneous<ModelStop<>>(ModelStop<>(roofline(o)), {.chunk = o.block})),
   };
 }
 
@@ -198,13 +247,13 @@ void print_table(const std::vector<Run>& runs) {
   const auto s = [](double ns) { return fixed(ns * 1e-9, 2); };
   const auto ms = [](std::uint64_t ns) { return fixed(static_cast<double>(ns) * 1e-6, 1); };
   std::vector<std::vector<std::string>> rows = {{"policy", "makespan s", "tok/s", "goodput /s", "preempted", "TTFT p50 s",
-                                                 "TTFT p99 s", "TPOT p50 ms", "TPOT p99 ms", "e2e mean s", "fairness"}};
+                                                 "TTFT p99 s", "TPOT p50 ms", "TPOT p99 ms", "e2e mean s", "found", "fairness"}};
   for (const Run& r : runs) {
     const ServingSummary& m = r.summary;
     rows.push_back({r.policy, s(static_cast<double>(r.report.makespan)), fixed(m.tokens_per_second(), 1),
                     fixed(m.goodput(), 2), std::to_string(r.report.totals.preemptions),
                     s(static_cast<double>(m.ttft.p50)), s(static_cast<double>(m.ttft.p99)), ms(m.tpot.p50),
-                    ms(m.tpot.p99), s(m.e2e.mean()), fixed(m.fairness, 3)});
+                    ms(m.tpot.p99), s(m.e2e.mean()), std::to_string(r.report.totals.hit_tokens), fixed(m.fairness, 3)});
   }
   std::fputs(runtime::markdown_table(rows).c_str(), stdout);
   if (!runs.empty() && runs[0].summary.rejected > 0) {
@@ -269,6 +318,9 @@ int main(int argc, char** argv) {
   app.add_option("--sarathi-ms", o.sarathi_ms, "sarathi: the longest step")->capture_default_str();
   app.add_option("--ttft-ms", o.ttft_ms, "Objective that goodput counts")->capture_default_str();
   app.add_option("--tpot-ms", o.tpot_ms, "Objective that goodput counts")->capture_default_str();
+  app.add_flag("--reuse", o.reuse, "Prompts find the prefixes that are in memory still: traces with ids, sessions");
+  app.add_option("--block", o.block, "Tokens of a block of memory, and of a trace's ids (mooncake: 512)")
+      ->capture_default_str();
   app.add_flag("--lag", o.lag, "Schedulers hear of a step one step late");
   app.add_option("--json", o.json, "Results to this file; -: to standard output, instead of the table");
   app.add_option("--plot", o.plot, "Percentiles and memory over time, as SVG");
@@ -278,6 +330,7 @@ int main(int argc, char** argv) {
     if (!o.plot.empty()) runtime::require_writable(o.plot, "--plot");
     require(!o.policies.empty(), where, "--policy", "at least one", "none");
     require(o.sarathi_ms > 0 && o.sarathi_ms < 1e6, where, "--sarathi-ms", "a positive time", o.sarathi_ms);
+    require(o.block >= 1, where, "--block", "at least 1 token", o.block);
     const auto all = schedulers(o);
     const runtime::Trace trace = load(o);
     std::vector<Run> runs;

@@ -48,6 +48,14 @@ says 2 'none.csv' --trace "$work/none.csv"
 says 0 '| fcfs ' --generator poisson --requests 50 --policy fcfs
 says 0 '| fcfs ' --generator sessions --requests 50 --policy fcfs --cost additive --device h200 --predict none
 says 0 'larger than memory' --kv 1000 --policy fcfs
+"$sim" --generator sessions --requests 80 --reuse --kv 40000 --json "$work/reuse.json" \
+  --policy fcfs,lpm,dfs-weight,hrrn,feather-rule,feather-ucb,feather-model >/dev/null
+python3 -c '
+import json, sys
+runs = json.load(open(sys.argv[1]))
+assert all(r["prefix_hit_tokens"] > 0 and r["output_tokens"] == runs[0]["output_tokens"] for r in runs), runs' "$work/reuse.json"
+says 0 '| lpm ' --trace "$work/mooncake.jsonl" --trace-format mooncake --policy lpm --reuse --block 512
+says 2 '--kv' --reuse --kv 10
 says 2 '--policy' --policy nope
 says 2 '--prompt' --generator gamma --prompt zipf
 says 2 '--device' --device abacus
