@@ -56,6 +56,7 @@ struct ContinuousOptions {
   bool chunked_prefill = true;             ///< false: a prompt that exceeds what is left of the budget waits
   std::uint32_t long_prefill_threshold = 0;  ///< a running request gets at most so many tokens a step; 0: no bound
   Victim victim = Victim::last_admitted;
+  bool skip = false;  ///< a request that Admission refuses is passed over; false: it holds up all behind it
   bool operator==(const ContinuousOptions&) const = default;
 };
 
@@ -133,8 +134,10 @@ class Continuous {
       if (id == no_request) return;
       const std::uint32_t need = batch.need(id);
       if (need > batch.budget_left() && !options_.chunked_prefill) return;
-      if (!admission_.admits(batch, id)) return;
+      const bool admitted = admission_.admits(batch, id);
+      if (!admitted && !options_.skip) return;
       order_.pop(batch);
+      if (!admitted) continue;
       if (!batch.plan(id, (std::min)(need, batch.budget_left()))) return;
     }
   }
