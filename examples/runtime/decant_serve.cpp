@@ -2,6 +2,7 @@
 // one pool of KV pages. Prints what was measured beside what the simulator says of the same policy, its step cost being
 // fitted to the measured steps, and checks that every text is the one that the first policy gave (exit status 3: not).
 //   decant-serve --model examples/model --text examples/model/evaluation.txt --groups 4 --requests 48
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -13,7 +14,9 @@
 #include <decant/scheduling/memory_safe.hpp>
 #include <decant/scheduling/metrics.hpp>
 #include <decant/scheduling/prefill_first.hpp>
+#include <decant/scheduling/prefix_orders.hpp>
 #include <decant/scheduling/simulator.hpp>
+#include <decant/scheduling/stop_rules.hpp>
 
 #include "model.hpp"
 #include "options.hpp"
@@ -35,8 +38,9 @@ struct Options : runtime::ModelOptions {
   double rate = 0;
   std::uint64_t seed = 1;
   std::uint32_t pages = 512, page_size = 16, budget = 256, max_running = 16;
+  int repeats = 3;
   bool no_reuse = false;
-  std::vector<std::string> policies = {"fcfs", "sjf", "mc-sf", "prefill-first"};
+  std::vector<std::string> policies = {"fcfs", "mc-sf", "lpm", "feather-rule"};
 };
 
 /// Prompts of `groups` kinds that begin alike, in random order; lengths vary by a factor of four.
@@ -111,13 +115,16 @@ int run(const Options& o) {
                            scheduled<McFcfs>("mc-fcfs", cpu, model, requests),
                            scheduled<McSf>("mc-sf", cpu, model, requests),
                            scheduled<PrefillFirst>("prefill-first", cpu, model, requests),
-                           scheduled<FairShare>("fair-share", cpu, model, requests)};
+                           scheduled<FairShare>("fair-share", cpu, model, requests),
+                           scheduled("lpm", cpu, model, requests, Lpm({}, LongestPrefixMatch({.chunk = o.page_size}))),
+                           scheduled("feather-rule", cpu, model, requests,
+                                     PrefixHomogeneous<ChunkLossRule>({}, {.chunk = o.page_size}))};
   struct Result {
     const Scheduled* policy;
-    runtime::ServingRun run;
+    std::vector<runtime::ServingRun> runs;
   };
+  require(o.repeats >= 1 && o.repeats <= 1000, where, "--repeats", "1 to 1000", o.repeats);
   std::vector<Result> results;
-  std::vector<MeasuredStep> steps;
   for (const std::string& name : o.policies) {
     const Scheduled* found = nullptr;
     std::string known;
@@ -126,31 +133,45 @@ int run(const Options& o) {
       known += (known.empty() ? "" : ", ") + std::string(s.name);
     }
     require(found != nullptr, where, "--policy", known, name);
-    results.push_back({found, found->serve(serving)});
-    steps.insert(steps.end(), results.back().run.steps.begin(), results.back().run.steps.end());
+    results.push_back({found, {}});
   }
+  // In turns, so that noise hits all policies; of each the run of median length counts.
+  std::vector<MeasuredStep> steps;
+  for (int repeat = 0; repeat < o.repeats; ++repeat) {
+    for (Result& r : results) {
+      r.runs.push_back(r.policy->serve(serving));
+      steps.insert(steps.end(), r.runs.back().steps.begin(), r.runs.back().steps.end());
+    }
+  }
+  const auto middle = [](Result& r) -> const runtime::ServingRun& {
+    std::sort(r.runs.begin(), r.runs.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    return r.runs[r.runs.size() / 2];
+  };
   const CalibratedCost cost = calibrate(runtime::model_shape(model.config), steps);
 
   std::vector<std::vector<std::string>> table = {{"policy", "tok/s", "simulated", "mean e2e s", "simulated", "mean TTFT s",
                                                   "found", "preempted", "same text"}};
   runtime::Json json = runtime::Json::array();
   bool same = true;
-  for (const Result& r : results) {
+  const std::vector<runtime::Tokens> texts = results[0].runs[0].texts;
+  for (Result& r : results) {
+    const runtime::ServingRun& run = middle(r);
     const SimulationReport simulated = r.policy->simulate(serving, workload, cost);
-    const ServingSummary m = summarise(r.run.records), s = summarise(simulated.requests);
-    const bool equal = r.run.texts == results[0].run.texts;
+    const ServingSummary m = summarise(run.records), s = summarise(simulated.requests);
+    const bool equal =
+        std::all_of(r.runs.begin(), r.runs.end(), [&](const auto& each) { return each.texts == texts; });
     same = same && equal;
     table.push_back({r.policy->name, fixed(m.tokens_per_second(), 1), fixed(s.tokens_per_second(), 1),
                      fixed(m.e2e.mean() * 1e-9, 3), fixed(s.e2e.mean() * 1e-9, 3), fixed(m.ttft.mean() * 1e-9, 3),
-                     std::to_string(r.run.hit_tokens), std::to_string(r.run.preemptions), equal ? "yes" : "NO"});
+                     std::to_string(run.hit_tokens), std::to_string(run.preemptions), equal ? "yes" : "NO"});
     json.push_back({{"policy", r.policy->name},
                     {"tokens_per_second", m.tokens_per_second()},
                     {"simulated_tokens_per_second", s.tokens_per_second()},
                     {"mean_e2e_s", m.e2e.mean() * 1e-9},
                     {"simulated_mean_e2e_s", s.e2e.mean() * 1e-9},
                     {"mean_ttft_s", m.ttft.mean() * 1e-9},
-                    {"prefix_hit_tokens", r.run.hit_tokens},
-                    {"preemptions", r.run.preemptions},
+                    {"prefix_hit_tokens", run.hit_tokens},
+                    {"preemptions", run.preemptions},
                     {"same_text", equal}});
   }
   std::fputs(runtime::markdown_table(table).c_str(), stdout);
@@ -176,8 +197,9 @@ int main(int argc, char** argv) {
   app.add_option("--page-size", o.page_size, "Tokens of a page")->capture_default_str();
   app.add_option("--budget", o.budget, "Tokens of a step")->capture_default_str();
   app.add_option("--maxseq", o.max_running, "Requests that may run at once")->capture_default_str();
+  app.add_option("--repeats", o.repeats, "Runs of each policy, in turns")->capture_default_str();
   app.add_flag("--no-reuse", o.no_reuse, "Compute every prefix anew");
-  app.add_option("--policy", o.policies, "fcfs, sjf, mc-fcfs, mc-sf, prefill-first, fair-share, separated by commas")
+  app.add_option("--policy", o.policies, "fcfs, sjf, mc-fcfs, mc-sf, prefill-first, fair-share, lpm, feather-rule, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
   int status = 0;

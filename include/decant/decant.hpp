@@ -75,6 +75,7 @@
 #include "sampling/processing.hpp"
 #include "sampling/rejection.hpp"
 #include "sampling/status.hpp"
+#include "scheduling/alpha_protection.hpp"
 #include "scheduling/batch.hpp"
 #include "scheduling/block_index.hpp"
 #include "scheduling/block_memory.hpp"

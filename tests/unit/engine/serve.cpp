@@ -9,7 +9,9 @@
 #include "decant/scheduling/fair_share.hpp"
 #include "decant/scheduling/memory_safe.hpp"
 #include "decant/scheduling/prefill_first.hpp"
+#include "decant/scheduling/prefix_orders.hpp"
 #include "decant/scheduling/sarathi.hpp"
+#include "decant/scheduling/stop_rules.hpp"
 #include "engine.hpp"
 #include "model.hpp"
 
@@ -85,6 +87,8 @@ TEST_CASE("serve: texts are those of each request alone, under every scheduler",
   same_texts("prefill-first", PrefillFirst{});
   same_texts("sarathi", Sarathi<CalibratedCost>(5'000'000, {model_shape(checkpoint().config), 500'000, 1u << 30, 1u << 28}));
   same_texts("fair-share", FairShare{});
+  same_texts("lpm", Lpm{});
+  same_texts("feather", PrefixHomogeneous<ChunkLossRule>({}, {.chunk = 16}));
 }
 
 TEST_CASE("serve: memory that runs out preempts, and texts stay", "[engine][scheduling]") {
