@@ -108,6 +108,7 @@ struct Figure {
   std::vector<std::pair<std::string, double>> peers = {};
   bool higher_is_better = true;
   std::optional<double> error = {};
+  std::vector<std::pair<std::string, double>> derived = {};  // further figures of the row: an interval's ends
 };
 
 namespace detail {
@@ -194,6 +195,7 @@ class Row {
     for (const auto& peer : f.peers)
       peers_.emplace_back(peer.first, f.higher_is_better ? f.value / peer.second : peer.second / f.value);
     error_ = f.error;
+    derived_ = f.derived;
   }
 
   /// The row as Google Benchmark's counters and as one JSON object.
