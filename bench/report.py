@@ -238,7 +238,9 @@ def page(rows, path):
     head = ["# Benchmark results", "",
             "Written by `bench/run.sh`. Every row is the median of interleaved turns of decant, the machine's limit and the peers",
             "in one process. *Of* a limit: the share of that bound reached. */ peer*: decant divided by the peer, above 1 is better.",
-            "*Error* is against the double-precision oracle, of lossless codecs the share of wrong elements.", ""]
+            "*Error* is against the double-precision oracle, of lossless codecs the share of wrong elements.",
+            "Rows of `control`, `two_servers`, `rollout` and `update` are simulated, in seconds of the simulation, not measured:",
+            "*low* and *high* are the ends of the 95 % bootstrap interval of the ratio in the first */* column.", ""]
     return "\n".join(head + [sections[family] for family in sorted(sections)])
 
 
