@@ -1,11 +1,12 @@
-// Controllers of draft length against every fixed length, simulated: all meet the same texts and the same luck, and time
-// is what the cost of a step says (StepCost), in seconds of the simulation. No row is a measurement of a machine. The
-// value is tokens per such second; low and high are the ends of the 95 % paired bootstrap interval (1,000 resamples over
-// requests) of its ratio to the best fixed length, which is chosen with hindsight on the same texts; the peers are
-// throughputs, "informed" with the true probabilities of the tokens ahead, "clairvoyant" with the future. mode: paper and
-// code as published, corrected, ours. paper SpecKv counts tokens and not their time: the cautionary row. SpecKv's weights
-// are fitted to other texts of the same process. EntropyHistory chooses between 4 tokens and none; its published form
-// counts entropies up to 10 nats, as its code does, the corrected one up to 4, where these texts' lie.
+// Controllers of draft length against every fixed length, simulated: all meet the same texts and the same luck, and
+// time is what the cost of a step says (StepCost), in seconds of the simulation. No row is a measurement of a machine.
+// The value is tokens per such second; low and high are the ends of the 95 % paired bootstrap interval (1,000
+// resamples over requests) of its ratio to the best fixed length, which is chosen with hindsight on the same texts;
+// the peers are throughputs, "informed" with the true probabilities of the tokens ahead, "clairvoyant" with the
+// future. mode: paper and code as published, corrected, ours. paper SpecKv counts tokens and not their time: the
+// cautionary row. SpecKv's weights are fitted to other texts of the same process. EntropyHistory chooses between 4
+// tokens and none; its published form counts entropies up to 10 nats, as its code does, the corrected one up to 4,
+// where these texts' lie.
 #include <map>
 #include <memory>
 #include <string>
@@ -100,7 +101,7 @@ void figure(bench::Row& row, const Setting& s, const Served& served) {
 }
 
 void steps(bench::Suite& suite) {
-  // SpecKV's logs, refitted: verification and a drafted token of three targets. NeMo-RL's tables: lengths 3, 5 and 7, and
+  // SpecKV's logs, refitted: verification and a drafted token of two targets. NeMo-RL's tables: lengths 3, 5 and 7, and
   // the constant acceptance that their tokens per step imply.
   const Place places[] = {
       {"stationary", Process::stationary, 0.8, "fp16", CostTable::affine(0.02029, 0.01047)},
@@ -333,7 +334,10 @@ std::pair<Served, Lesson> lessons(double taught, Teacher teacher, bool quick) {
 
 void updates(bench::Suite& suite, double taught) {
   const std::pair<const char*, Teacher> teachers[] = {
-      {"Never", Teacher::never}, {"Always", Teacher::always}, {"AlwaysWhole", Teacher::whole}, {"UpdateBandit", Teacher::bandit}};
+      {"Never", Teacher::never},
+      {"Always", Teacher::always},
+      {"AlwaysWhole", Teacher::whole},
+      {"UpdateBandit", Teacher::bandit}};
   for (const auto& [name, teacher] : teachers) {
     suite.add({.primitive = "update", .policy = name, .shape = bench::shape("taught", taught, "mode", "ours")},
               [taught, teacher = teacher, quick = suite.quick()](bench::Row& row) {

@@ -34,7 +34,8 @@ struct Lesson {
   std::int64_t updates = 0;
 };
 
-/// seen(accepted, rejected, fixable) is told of every step, and decide(step, tokens to come) says which update follows it.
+/// seen(accepted, rejected, fixable) is told of every step, and decide(step, tokens to come) says which update follows
+/// it.
 template <class Decide, class Seen>
 Lesson teach(double taught, std::int32_t steps, std::uint32_t request, const Decide& decide, const Seen& seen) {
   const decant::Philox random{11};

@@ -61,7 +61,8 @@ Served informed(const std::vector<Text>& texts, const Cost& cost, std::int32_t m
     for (std::int32_t at = 0; at < text.size(); ++served.steps) {
       const std::int32_t ahead = (std::min)(most, text.size() - at - 1);
       const View<const double, 1> probability(text.probability.data() + at, ahead);
-      const std::int32_t gamma = best_length(probability, [&](std::int32_t g) -> double { return cost.seconds(g, 1, at); });
+      const auto time = [&](std::int32_t g) -> double { return cost.seconds(g, 1, at); };
+      const std::int32_t gamma = best_length(probability, time);
       seconds += cost.seconds(gamma, 1, at);
       at += text.accepted(at, gamma) + 1;
     }

@@ -1,6 +1,6 @@
-// Texts for simulated speculation: for every position, with what probability the drafter is right there, whether it is,
-// and what it would say of its own sureness. All of it is a function of seed, request and position, whatever is drafted:
-// every controller meets the same luck, so differences between them are paired.
+// Texts for simulated speculation: for every position, with what probability the drafter is right there, whether it
+// is, and what it would say of its own sureness. All of it is a function of seed, request and position, whatever is
+// drafted: every controller meets the same luck, so differences between them are paired.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,10 @@
 
 namespace simulated {
 
-/// stationary: one probability (a draft's accepted length is geometric); drifting: it swings by 0.3 about 0.65 every 400
-/// tokens; requests: every request has its own, 0.3 to 0.95; entropy: it follows a hidden state of some ten tokens'
-/// memory. Entropy and confidence always tell the probability, with noise: where it does not change they say nothing.
+/// stationary: one probability (a draft's accepted length is geometric); drifting: it swings by 0.3 about 0.65 every
+/// 400 tokens; requests: every request has its own, 0.3 to 0.95; entropy: it follows a hidden state of some ten
+/// tokens' memory. Entropy and confidence always tell the probability, with noise: where it does not change they say
+/// nothing.
 enum class Process : std::uint8_t { stationary, drifting, requests, entropy };
 
 struct Text {

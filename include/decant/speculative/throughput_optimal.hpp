@@ -1,7 +1,8 @@
-// decant: ThroughputOptimal, the draft length that emits most tokens per second by what acceptance was so far and what a
-// step costs: the reference for all other controllers. Ours (see draft_length.hpp, acceptance.hpp, step_cost.hpp).
-// Without costs there is no such length, and it says so instead of counting tokens alone. Where no draft is best by what
-// it knows, it drafts one token now and then: an estimate that keeps it from drafting is never put right otherwise.
+// decant: ThroughputOptimal, the draft length that emits most tokens per second by what acceptance was so far and what
+// a step costs: the reference for all other controllers. Ours (see draft_length.hpp, acceptance.hpp, step_cost.hpp).
+// Without costs there is no such length, and it says so instead of counting tokens alone. Where no draft is best by
+// what it knows, it drafts one token now and then: an estimate that keeps it from drafting is never put right
+// otherwise.
 #ifndef DECANT_SPECULATIVE_THROUGHPUT_OPTIMAL_HPP
 #define DECANT_SPECULATIVE_THROUGHPUT_OPTIMAL_HPP
 
@@ -19,7 +20,8 @@ struct ThroughputOptions {
   std::int32_t max_length = 8;
   double decay = 0.98;  ///< of the counters, per step
   Objective objective = Objective::throughput;
-  /// So many steps without a draft in a row, none where nothing was drafted yet, and the next drafts a token; 0: never.
+  /// So many steps without a draft in a row, none where nothing was drafted yet, and the next drafts a token, if one
+  /// that is accepted for sure would pay; 0: never.
   std::int32_t probe = 32;
   bool operator==(const ThroughputOptions&) const = default;
 };
@@ -40,7 +42,9 @@ class ThroughputOptimal {
   DraftBudget next(const StepSignals& signals) {
     const auto seconds = [&](std::int32_t g) -> double { return cost_.seconds(g, signals.batch, signals.context); };
     std::int32_t best = best_length(estimator_.acceptance(), seconds, options_.objective);
-    if (best == 0 && options_.probe > 0 && options_.max_length > 0 && without_ >= options_.probe) best = 1;
+    if (best == 0 && options_.probe > 0 && options_.max_length > 0 && without_ >= options_.probe) {
+      if (seconds(1) < 2 * seconds(0)) best = 1;
+    }
     return clipped(DraftBudget::chain(best), signals.tokens_left);
   }
 

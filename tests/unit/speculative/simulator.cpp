@@ -1,4 +1,5 @@
-// The simulator of bench/speculative: closed forms and bounds that it must keep, and what ThroughputOptimal learns in it.
+// The simulator of bench/speculative: closed forms and bounds that it must keep, and what ThroughputOptimal learns in
+// it.
 #include <cmath>
 #include <vector>
 
@@ -133,6 +134,9 @@ TEST_CASE("an estimate that says no draft is put right by drafting one token now
   const Served looked = serve(looking, hard, cost);
   REQUIRE(looked.drafted > 0);
   REQUIRE(looked.drafted <= looked.steps / 33 + 2);
+  // Where a token costs more than a step, not even a sure one pays.
+  ThroughputOptimal<> knowing(CostTable::affine(1, 1.01));
+  REQUIRE(serve(knowing, texts, CostTable::affine(1, 1.01)).drafted == 0);
   REQUIRE_THROWS_AS(ThroughputOptimal<>(cost, {.probe = -1}), decant::ArgumentError);
 }
 
