@@ -7,7 +7,6 @@
 // cautionary row. SpecKv's weights are fitted to other texts of the same process. EntropyHistory chooses between 4
 // tokens and none; its published form counts entropies up to 10 nats, as its code does, the corrected one up to 4,
 // where these texts' lie.
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -157,8 +156,7 @@ struct Crossing {
 };
 
 template <Mode M>
-Crossing cross(const std::vector<Text>& texts, double draft, Variant variant) {
-  Servers servers{.draft = draft};
+Crossing cross(const std::vector<Text>& texts, Servers servers, Variant variant) {
   if (variant != Variant::synchronous) servers.lead = variant == Variant::lead2 ? 2 : 32;
   EntropyHistory<M> history(M == Mode::published ? 10.0f : 4.0f);
   PreVerifyPlanner<M> planner;
@@ -190,7 +188,7 @@ void two_servers(bench::Suite& suite, double level) {
                .shape = bench::shape("level", level, "draft", 4 * draft, "mode", mode)},
               [texts, draft, run](bench::Row& row) {
                 const Crossing c = run(texts(), draft);
-                const Crossing base = cross<Mode::corrected>(texts(), draft, Variant::synchronous);
+                const Crossing base = cross<Mode::corrected>(texts(), {.draft = draft}, Variant::synchronous);
                 const Interval i = ratio_interval(c.served, base.served, resamples);
                 row.figure({.metric = "throughput",
                             .unit = "tokens/verification",
@@ -202,12 +200,12 @@ void two_servers(bench::Suite& suite, double level) {
                                         {"verifier idle", c.all.idle / c.all.seconds}}});
               });
   };
-  for (const double draft : quick ? std::vector<double>{0.25} : std::vector<double>{0.0625, 0.25, 0.5}) {
+  for (const double draft : quick ? std::vector<double>{0.25} : std::vector<double>{0.0625, 0.1875, 0.25, 0.5}) {
     const auto plain = [](Variant v) {
-      return [v](const std::vector<Text>& t, double d) { return cross<Mode::corrected>(t, d, v); };
+      return [v](const std::vector<Text>& t, double d) { return cross<Mode::corrected>(t, {.draft = d}, v); };
     };
     const auto published = [](Variant v) {
-      return [v](const std::vector<Text>& t, double d) { return cross<Mode::published>(t, d, v); };
+      return [v](const std::vector<Text>& t, double d) { return cross<Mode::published>(t, {.draft = d}, v); };
     };
     add(draft, "Synchronous", "ours", plain(Variant::synchronous));
     add(draft, "FixedLead2", "ours", plain(Variant::lead2));
@@ -217,6 +215,44 @@ void two_servers(bench::Suite& suite, double level) {
     add(draft, "EntropyHistory+PreVerify", "code", published(Variant::edc_tvc));
     add(draft, "EntropyHistory+PreVerify", "corrected", plain(Variant::edc_tvc));
   }
+}
+
+/// In how many of 96 settings of the servers AHASD's order holds (synchronous below asynchronous below drafting control
+/// below pre-verification, corrected forms), and in how many each of its three steps up. Noise is not accounted for.
+void order(bench::Suite& suite, double level) {
+  suite.add({.primitive = "two_servers_order",
+             .policy = "EntropyHistory+PreVerify",
+             .shape = bench::shape("level", level, "mode", "corrected")},
+            [level, quick = suite.quick()](bench::Row& row) {
+              const std::vector<Text> texts = make_texts(Process::entropy, quick ? 2 : 30, quick ? 64 : 512, 21, level);
+              double settings = 0, held = 0, steps[3] = {};
+              for (const std::int32_t length : {1, 2, 4, 8}) {
+                for (const double draft : {0.25, 0.5, 0.75, 1.0, 1.5, 2.0}) {
+                  for (const double pre : {0.05, 0.125, 0.25, 0.5}) {
+                    const Servers servers{.length = length, .draft = draft / length, .pre_verify = pre};
+                    double rates[4];
+                    int i = 0;
+                    for (const Variant v : {Variant::synchronous, Variant::unbounded, Variant::edc, Variant::edc_tvc}) {
+                      rates[i++] = cross<Mode::corrected>(texts, servers, v).served.rate();
+                    }
+                    bool all = true;
+                    for (int k = 0; k < 3; ++k) {
+                      const bool up = rates[k + 1] > rates[k];
+                      steps[k] += up;
+                      all = all && up;
+                    }
+                    held += all;
+                    ++settings;
+                  }
+                }
+              }
+              row.figure({.metric = "settings",
+                          .unit = "share",
+                          .value = held / settings,
+                          .derived = {{"async above sync", steps[0] / settings},
+                                      {"control above async", steps[1] / settings},
+                                      {"pre-verification above control", steps[2] / settings}}});
+            });
 }
 
 // -- rollouts ------------------------------------------------------------------------------------------------------
@@ -362,6 +398,7 @@ int main(int argc, char** argv) {
   bench::Suite suite("speculative", argc, argv);
   steps(suite);
   for (const double level : {0.8, 0.97}) two_servers(suite, level);
+  for (const double level : {0.7, 0.8, 0.9, 0.97}) order(suite, level);
   rollouts(suite);
   for (const double taught : {0.8145, 0.85}) updates(suite, taught);
   return suite.run();
