@@ -50,7 +50,11 @@ struct WhileItFits {
 };
 
 /// Which running request gives way.
-enum class Victim : std::uint8_t { last_admitted, lowest_priority };
+enum class Victim : std::uint8_t {
+  last_admitted,
+  lowest_priority,
+  shortest,  ///< the least output that is known of: max(output.low, generated + 1)
+};
 
 struct ContinuousOptions {
   bool chunked_prefill = true;             ///< false: a prompt that exceeds what is left of the budget waits
@@ -91,16 +95,22 @@ class Continuous {
     // A victim may stand before the request that needs room, so the position is found anew after a preemption.
     for (std::uint32_t i = 0; i < batch.running_count() && batch.budget_left() > 0;) {
       const RequestId id = batch.running()[i];
+      bool gone = false;
       std::uint32_t tokens = (std::min)(batch.need(id), batch.budget_left());
       const std::uint32_t bound = options_.long_prefill_threshold;
       if (bound > 0) tokens = (std::min)(tokens, bound);
       while (!batch.plan(id, tokens)) {
         undisturbed = false;
         const RequestId out = victim(batch);
+        const std::uint32_t next = position_after(batch, id, i);
         batch.preempt(out);
-        if (out == id) return false;
+        gone = out == id;
+        if (gone) {
+          i = next - 1;
+          break;
+        }
       }
-      i = position_after(batch, id, i);
+      if (!gone) i = position_after(batch, id, i);
     }
     return undisturbed;
   }
@@ -117,11 +127,17 @@ class Continuous {
     RequestId out = running[running.extent(0) - 1];
     if (options_.victim == Victim::last_admitted) return out;
     for (index_t i = 0; i < running.extent(0); ++i) {
-      const RequestInfo& a = batch[running[i]].info;
-      const RequestInfo& b = batch[out].info;
-      if (a.priority != b.priority ? a.priority > b.priority : earlier(b, a)) out = running[i];
+      const RequestState& a = batch[running[i]];
+      const RequestState& b = batch[out];
+      const std::int64_t urgent_a = urgency(a), urgent_b = urgency(b);
+      if (urgent_a != urgent_b ? urgent_a < urgent_b : earlier(b.info, a.info)) out = running[i];
     }
     return out;
+  }
+
+  std::int64_t urgency(const RequestState& r) const {
+    if (options_.victim == Victim::lowest_priority) return -std::int64_t{r.info.priority};
+    return r.least();
   }
 
   template <class Memory>

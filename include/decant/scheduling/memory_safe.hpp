@@ -14,11 +14,18 @@
 
 namespace decant::scheduling {
 
-class MemorySafe {
+/// Tokens still to come, by the point prediction.
+struct ExpectedSteps {
+  constexpr std::uint32_t operator()(const RequestState& r) const { return r.remaining(); }
+};
+
+/// `Steps` says how many steps a request will stay.
+template <class Steps>
+class MemorySafeBy {
  public:
-  MemorySafe() = default;
+  MemorySafeBy() = default;
   /// `spare`: alpha, tokens of memory that admission leaves alone, against lengths that are exceeded.
-  explicit MemorySafe(std::uint64_t spare) : spare_(spare) {}
+  explicit MemorySafeBy(std::uint64_t spare) : spare_(spare) {}
 
   template <class Memory>
   void begin(const Batch<Memory>& batch) {
@@ -46,7 +53,7 @@ class MemorySafe {
     std::uint64_t tokens;  // that it holds one step before it stores another
   };
   static bool longest_first(const Stay& a, const Stay& b) { return a.steps > b.steps; }
-  static Stay stay(const RequestState& r) { return {r.remaining(), std::uint64_t{r.info.prompt} + r.generated}; }
+  static Stay stay(const RequestState& r) { return {Steps{}(r), std::uint64_t{r.info.prompt} + r.generated}; }
 
   // Memory only grows between completions, so its largest value is at one of them: when e steps are to go for the
   // request that ends, all that stay as long hold their tokens and e - 1 more.
@@ -64,6 +71,7 @@ class MemorySafe {
   std::vector<Stay> stays_;  // running and admitted, longest first
 };
 
+using MemorySafe = MemorySafeBy<ExpectedSteps>;
 using McFcfs = Continuous<ByArrival, MemorySafe>;
 using McSf = Continuous<ByKey<RemainingLength>, MemorySafe>;
 static_assert(Scheduler<McFcfs> && Scheduler<McSf>);

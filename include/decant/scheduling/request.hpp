@@ -63,6 +63,8 @@ struct RequestState {
   constexpr std::uint32_t remaining() const {
     return info.output.expected > generated ? info.output.expected - generated : 1;
   }
+  /// The least output that what was foretold and what was seen allow: one token more than there are, at least.
+  constexpr std::uint32_t least() const { return info.output.low > generated ? info.output.low : generated + 1; }
 };
 
 /// The order that breaks all ties: by arrival, then by the engine's name.
