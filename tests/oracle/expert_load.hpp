@@ -1,6 +1,6 @@
 #pragma once
-// The least load of the most loaded GPU by its dual: over all non-empty sets of GPUs, what cannot leave the set, shared by
-// its members. For 16 GPUs at most.
+// The least load of the most loaded GPU by its dual: over all non-empty sets of GPUs, what cannot leave the set,
+// shared by its members. For 16 GPUs at most.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

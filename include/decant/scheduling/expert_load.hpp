@@ -1,8 +1,8 @@
 // decant: MinMaxExpertLoad, how many tokens of replicated experts each GPU hands to a replica, so that the most loaded
-// GPU has the least: LPLB's program, named in the position paper on optimising inference (arXiv 2605.01280). An edge says
-// that GPU j holds a replica of an expert of GPU i, and how many tokens may go there. In place of an interior point
-// method ours is exact in integers: binary search on the load, each one tested by maximum flow (Dinic). It counts tokens
-// alone; that grouped products cost differently by size is not in the program.
+// GPU has the least: LPLB's program, named in the position paper on optimising inference (arXiv 2605.01280). An edge
+// says that GPU j holds a replica of an expert of GPU i, and how many tokens may go there. In place of an interior
+// point method ours is exact in integers: binary search on the load, each one tested by maximum flow (Dinic). It
+// counts tokens alone; that grouped products cost differently by size is not in the program.
 #ifndef DECANT_SCHEDULING_EXPERT_LOAD_HPP
 #define DECANT_SCHEDULING_EXPERT_LOAD_HPP
 
