@@ -1,6 +1,7 @@
 #include "prefix_index.hpp"
 
 #include "decant/scheduling/block_index.hpp"
+#include "decant/scheduling/locked_index.hpp"
 #include "decant/scheduling/radix_cache.hpp"
 
 namespace {
@@ -17,6 +18,11 @@ TEST_CASE("PrefixIndex: BlockIndex", "[conformance]") {
   conformance::prefix_index(BlockIndex(1), 4);
   conformance::prefix_index(BlockIndex(3), 5);
   conformance::prefix_index(BlockIndex(8, 77), 6);
+}
+
+TEST_CASE("PrefixIndex: LockedIndex", "[conformance]") {
+  conformance::prefix_index(LockedIndex<RadixCache>(3u), 7);
+  conformance::prefix_index(LockedIndex<BlockIndex>(3u), 8);
 }
 
 }  // namespace

@@ -24,9 +24,25 @@ class BlockIndex {
 
   std::uint32_t granularity() const { return hasher_.chunk(); }
   std::size_t size() const { return table_.size() * granularity(); }
+  /// Of memory, the allocator's own and one prompt's digests not counted.
+  std::size_t bytes() const {
+    return table_.bytes() + blocks_.capacity() * sizeof(Block) + free_.capacity() * sizeof(std::uint32_t);
+  }
 
   std::size_t match(View<const std::uint32_t, 1> tokens) { return match_chain(chain_of(tokens)); }
   std::size_t insert(View<const std::uint32_t, 1> tokens) { return insert_chain(chain_of(tokens)); }
+
+  /// match() that counts as no use and changes nothing.
+  std::size_t peek(View<const std::uint32_t, 1> tokens) const {
+    require(tokens.contiguous(), "scheduling::BlockIndex::peek", "tokens", "contiguous tokens", tokens.stride(0));
+    const std::size_t n = static_cast<std::size_t>(tokens.extent(0)) / granularity();
+    PrefixDigest digest = hasher_.seed();
+    for (std::size_t i = 0; i < n; ++i) {
+      digest = detail::next_digest(digest, tokens.data() + i * granularity(), granularity());
+      if (table_.find(digest.key) == detail::KeyTable::none) return i * granularity();
+    }
+    return n * granularity();
+  }
 
   /// The same of digests that are known already. In tokens.
   std::size_t match_chain(View<const std::uint64_t, 1> chain) {

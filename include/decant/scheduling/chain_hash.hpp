@@ -69,6 +69,8 @@ class ChainHasher {
   }
 
   std::uint32_t chunk() const { return chunk_; }
+  /// The digest of nothing, which the first chunk's is made from.
+  PrefixDigest seed() const { return seed_; }
   void clear() {
     keys_.clear();
     begun_.clear();

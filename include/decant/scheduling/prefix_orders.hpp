@@ -1,5 +1,5 @@
-// decant: orders of the waiting list that look at what is cached, as SGLang's policies do: LongestPrefixMatch, DfsWeight
-// and HighestResponseRatio, for Continuous. What is cached the memory says (Batch::hit); who shares with whom, the
+// decant: orders of the waiting list that look at what is cached, as SGLang's policies do: LongestPrefixMatch,
+// ShortestPrefill, DfsWeight and HighestResponseRatio, for Continuous. What is cached the memory says (Batch::hit); who shares with whom, the
 // digests of prefixes (RequestInfo::chain, one per `chunk` tokens). Read in the public source of that engine; that
 // sharing is judged in whole chunks is ours.
 #ifndef DECANT_SCHEDULING_PREFIX_ORDERS_HPP
@@ -43,6 +43,25 @@ class RankedList {
   std::size_t next_ = 0;
 };
 
+/// The prefixes of the requests of one pass, of one length, by their digests.
+class SeenPrefixes {
+ public:
+  void begin(std::size_t requests) { seen_.reset(requests); }
+  /// Whether an earlier request of this pass has the same first `tokens` tokens, judged in whole chunks; if none has, it
+  /// is one that later requests may share with.
+  bool repeats(const RequestInfo& info, std::uint32_t tokens, std::uint32_t chunk) {
+    const auto needed = static_cast<index_t>(tokens / chunk) + (tokens % chunk != 0);
+    if (needed == 0 || info.chain.extent(0) < needed) return false;
+    std::uint32_t& first = seen_[info.chain[needed - 1]];
+    if (first != KeyTable::none) return true;
+    first = 0;
+    return false;
+  }
+
+ private:
+  KeyTable seen_;
+};
+
 }  // namespace detail
 
 struct LongestPrefixOptions {
@@ -67,17 +86,18 @@ class LongestPrefixMatch : public detail::RankedList {
     load(batch);
     if (o_.most_waiting > 0 && ids_.size() > o_.most_waiting) return;
     ranks_.clear();
-    seen_ = detail::KeyTable(ids_.size());
+    seen_.begin(ids_.size());
     std::sort(ids_.begin(), ids_.end(),
               [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
     if (ranks_.size() < batch.slots()) ranks_.resize(batch.slots());
     for (const RequestId id : ids_) {
       const std::uint32_t hit = batch.hit(id);
-      ranks_[id] = {hit <= o_.defer_tokens && repeats(batch[id].info), hit};
+      ranks_[id] = {hit <= o_.defer_tokens && seen_.repeats(batch[id].info, o_.defer_tokens, o_.chunk), hit};
     }
-    std::stable_sort(ids_.begin(), ids_.end(), [&](RequestId a, RequestId b) {
+    std::sort(ids_.begin(), ids_.end(), [&](RequestId a, RequestId b) {
       const Rank &x = ranks_[a], &y = ranks_[b];
-      return x.deferred != y.deferred ? y.deferred : x.hit > y.hit;
+      if (x.deferred != y.deferred) return y.deferred;
+      return x.hit != y.hit ? x.hit > y.hit : earlier(batch[a].info, batch[b].info);
     });
   }
 
@@ -87,19 +107,55 @@ class LongestPrefixMatch : public detail::RankedList {
     std::uint32_t hit = 0;
   };
 
-  // Whether a request of this pass shares defer_tokens with it; if none does, it is one that others may share with.
-  bool repeats(const RequestInfo& info) {
-    const auto needed = static_cast<index_t>((o_.defer_tokens + o_.chunk - 1) / o_.chunk);
-    if (needed == 0 || info.chain.extent(0) < needed) return false;
-    std::uint32_t& first = seen_[info.chain[needed - 1]];
-    if (first != detail::KeyTable::none) return true;
-    first = 0;
-    return false;
-  }
-
   LongestPrefixOptions o_{};
   std::vector<Rank> ranks_;  // per slot
-  detail::KeyTable seen_;
+  detail::SeenPrefixes seen_;
+};
+
+struct ShortestPrefillOptions {
+  std::uint32_t chunk = 16;         ///< tokens per digest of a chain
+  std::uint32_t defer_tokens = 32;  ///< as LongestPrefixOptions has it; 0: nobody is deferred
+  bool operator==(const ShortestPrefillOptions&) const = default;
+};
+
+/// The fewest tokens to compute first, those in memory left out (PrefillLength of orders.hpp), ties by (arrival, tag);
+/// requests that repeat what an earlier one of the pass is to fill the cache with are ranked last.
+class ShortestPrefill : public detail::RankedList {
+ public:
+  ShortestPrefill() = default;
+  explicit ShortestPrefill(const ShortestPrefillOptions& options) : o_(options) {
+    require(options.chunk > 0, "scheduling::ShortestPrefill", "options.chunk", "at least 1 token", options.chunk);
+  }
+
+  /// O(waiting * (chunks + log waiting)).
+  template <class Memory>
+  void begin(const Batch<Memory>& batch) {
+    load(batch);
+    seen_.begin(ids_.size());
+    std::sort(ids_.begin(), ids_.end(),
+              [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
+    if (ranks_.size() < batch.slots()) ranks_.resize(batch.slots());
+    for (const RequestId id : ids_) {
+      const std::uint32_t hit = batch.hit(id);
+      ranks_[id] = {hit <= o_.defer_tokens && seen_.repeats(batch[id].info, o_.defer_tokens, o_.chunk),
+                    batch[id].need() - hit};
+    }
+    std::sort(ids_.begin(), ids_.end(), [&](RequestId a, RequestId b) {
+      const Rank &x = ranks_[a], &y = ranks_[b];
+      if (x.deferred != y.deferred) return y.deferred;
+      return x.tokens != y.tokens ? x.tokens < y.tokens : earlier(batch[a].info, batch[b].info);
+    });
+  }
+
+ private:
+  struct Rank {
+    bool deferred = false;
+    std::uint32_t tokens = 0;
+  };
+
+  ShortestPrefillOptions o_{};
+  std::vector<Rank> ranks_;  // per slot
+  detail::SeenPrefixes seen_;
 };
 
 struct DfsWeightOptions {
@@ -123,7 +179,7 @@ class DfsWeight : public detail::RankedList {
     std::sort(ids_.begin(), ids_.end(),
               [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
     nodes_.assign(1, Node{});
-    table_ = detail::KeyTable(ids_.size());
+    table_.reset(ids_.size());
     ends_.clear();
     for (const RequestId id : ids_) {
       const auto& chain = batch[id].info.chain;
@@ -142,8 +198,10 @@ class DfsWeight : public detail::RankedList {
       ends_.push_back({node, id});
     }
     order_nodes();
-    std::stable_sort(ends_.begin(), ends_.end(),
-                     [&](const End& a, const End& b) { return nodes_[a.node].place < nodes_[b.node].place; });
+    std::sort(ends_.begin(), ends_.end(), [&](const End& a, const End& b) {
+      const std::uint32_t x = nodes_[a.node].place, y = nodes_[b.node].place;
+      return x != y ? x < y : earlier(batch[a.id].info, batch[b.id].info);
+    });
     for (std::size_t i = 0; i < ends_.size(); ++i) ids_[i] = ends_[i].id;
   }
 
@@ -232,7 +290,8 @@ class HighestResponseRatio : public detail::RankedList {
 
 using Lpm = Continuous<LongestPrefixMatch>;
 using DfsWeighted = Continuous<DfsWeight>;
-static_assert(Scheduler<Lpm> && Scheduler<DfsWeighted>);
+using SharedPrefillFirst = Continuous<ShortestPrefill>;
+static_assert(Scheduler<Lpm> && Scheduler<DfsWeighted> && Scheduler<SharedPrefillFirst>);
 
 /// Continuous batching by response ratio.
 class Hrrn {

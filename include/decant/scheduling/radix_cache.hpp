@@ -34,12 +34,33 @@ class RadixCache {
   /// Tokens that eviction can reach.
   std::size_t evictable() const { return tokens_ - locked_; }
   std::size_t nodes() const { return nodes_.size() - free_.size(); }
+  /// Of memory, the allocator's own not counted. O(nodes).
+  std::size_t bytes() const {
+    std::size_t sum = nodes_.capacity() * sizeof(Entry) + free_.capacity() * sizeof(Node) + children_.bytes() +
+                      heap_.capacity() * sizeof(Leaf);
+    for (const Entry& e : nodes_) sum += e.edge.capacity() * sizeof(std::uint32_t);
+    return sum;
+  }
 
   std::size_t match(View<const std::uint32_t, 1> tokens) {
     Node node = root;
     return match(tokens, node);
   }
-  /// The same, and the node that ends the match: what a request locks. An edge that matches in part is cut there.
+  /// The same, but changes nothing: no edge is cut, and nothing counts as used.
+  std::size_t peek(View<const std::uint32_t, 1> tokens) const {
+    const std::uint32_t* const at = data_of(tokens);
+    const std::size_t n = whole(tokens);
+    std::size_t found = 0;
+    for (Node node = root; found < n;) {
+      node = child_of(node, at + found);
+      if (node == none) break;
+      const std::size_t same = common(nodes_[node].edge, at + found, n - found);
+      found += same;
+      if (same < nodes_[node].edge.size()) break;
+    }
+    return found;
+  }
+  /// match(), and the node that ends the match: what a request locks. An edge that matches in part is cut there.
   /// O(tokens).
   std::size_t match(View<const std::uint32_t, 1> tokens, Node& node) {
     const std::uint32_t* const at = data_of(tokens);

@@ -7,6 +7,7 @@
 #include "catch_compat.hpp"
 #include "decant/scheduling/block_memory.hpp"
 #include "decant/scheduling/generators.hpp"
+#include "decant/scheduling/orders.hpp"
 #include "decant/scheduling/roofline.hpp"
 #include "decant/scheduling/simulator.hpp"
 
@@ -88,6 +89,38 @@ TEST_CASE("Cache-aware orders: nothing cached is first come, first served") {
   CHECK(order_of(Scene{}, DfsWeight{}).empty());
 }
 
+TEST_CASE("ShortestPrefill: what is left to compute, repeats of what nobody has cached last") {
+  Scene scene;
+  scene.cache({1, 2, 3, 4});
+  const RequestId a = scene.add({50, 51, 52}), b = scene.add({1, 2, 3, 4, 5, 6}), c = scene.add({60}),
+                  d = scene.add({50, 51}), e = scene.add({1, 2, 3, 70}), f = scene.add({60});
+  // To compute: a 49, b 33, c 17, d 33 (but its beginning is a's), e 17, f 17 (too short to be deferred).
+  CHECK((order_of(scene, ShortestPrefill{}) == Ids{c, e, f, b, a, d}));
+  CHECK((order_of(scene, ShortestPrefill({.defer_tokens = 0})) == Ids{c, e, f, b, d, a}));
+  CHECK((order_of(scene, ByKey<PrefillLength>{}) == Ids{c, e, f, b, d, a}));
+  CHECK(order_of(Scene{}, ShortestPrefill{}).empty());
+  CHECK_THROWS_AS(ShortestPrefill({.chunk = 0}), ArgumentError);
+}
+
+TEST_CASE("Cache-aware orders: equal hits are first come, first served; of equal prompts the first represents them") {
+  Scene scene;
+  scene.cache({1, 2, 3, 4});
+  // The same four blocks found for all; arrivals against the order of the slots.
+  Ids late_first;
+  for (std::uint64_t i = 0; i < 6; ++i) late_first.insert(late_first.begin(), scene.add({1, 2, 3, 4, 80 + i}, 100 - i));
+  CHECK(order_of(scene, LongestPrefixMatch{}) == late_first);
+  CHECK(order_of(scene, ShortestPrefill{}) == late_first);
+  CHECK(order_of(scene, DfsWeight{}) == late_first);
+
+  Scene twins;
+  const RequestId a = twins.add({9, 8, 7}), b = twins.add({9, 8, 7}), c = twins.add({5, 6, 4}), d = twins.add({9, 8, 7});
+  CHECK((order_of(twins, LongestPrefixMatch{}) == Ids{a, c, b, d}));
+  CHECK((order_of(twins, ShortestPrefill{}) == Ids{a, c, b, d}));
+  twins.cache({9, 8, 7});  // now nobody waits for anybody
+  CHECK((order_of(twins, LongestPrefixMatch{}) == Ids{a, b, d, c}));
+  CHECK((order_of(twins, ShortestPrefill{}) == Ids{a, b, d, c}));
+}
+
 TEST_CASE("HighestResponseRatio: tokens waited over tokens needed, and nothing needed first") {
   Scene scene;
   HighestResponseRatio order;
@@ -120,7 +153,8 @@ TEST_CASE("Cache-aware schedulers: all requests end, and longest prefix finds mo
   const auto lpm = simulate(w, Lpm{}, Roofline{}, memory, options);
   const auto dfs = simulate(w, DfsWeighted{}, Roofline{}, memory, options);
   const auto hrrn = simulate(w, Hrrn{}, Roofline{}, memory, options);
-  for (const auto* report : {&fcfs, &lpm, &dfs, &hrrn}) {
+  const auto shortest = simulate(w, SharedPrefillFirst{}, Roofline{}, memory, options);
+  for (const auto* report : {&fcfs, &lpm, &dfs, &hrrn, &shortest}) {
     for (const RequestRecord& r : report->requests) CHECK(r.end > 0);
   }
   CHECK(lpm.totals.hit_tokens > fcfs.totals.hit_tokens);

@@ -14,10 +14,14 @@ class KeyTable {
   static constexpr std::uint32_t none = 0xffffffffu;
 
   /// Room for so many keys before it grows.
-  explicit KeyTable(std::size_t keys = 0) {
+  explicit KeyTable(std::size_t keys = 0) { reset(keys); }
+
+  /// Empty again, with room for so many keys; allocates only where there was less.
+  void reset(std::size_t keys) {
     std::size_t slots = 16;
     while (slots < 2 * keys) slots *= 2;
     slots_.assign(slots, Slot{});
+    size_ = 0;
   }
 
   std::size_t size() const { return size_; }
