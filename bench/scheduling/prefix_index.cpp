@@ -1,11 +1,13 @@
 // Prefix indexes: look-ups, insertions and evictions of prompts of 4,096 tokens, most of whose prefix is cached, as chats
-// and agents send them. Peers: a std::map from each token's prefix to the next (a plain trie), and for the digests the
-// same tokens through xxHash where it is installed. Error 0: the lengths found are those of a scan.
+// and agents send them. Peers: a std::map from each token's prefix to the next (a plain trie), a plain radix tree, and for
+// the digests the same tokens through xxHash where it is installed. Error 0: the lengths found are those of the trie, or
+// the counts are right. Rows of insertions and evictions count tokens; `memory` is bytes per cached token.
 // And what Feather's choice of the nearest waiting request costs, beside ranking all of them by the cached prefix as
 // longest-prefix-first does in every round.
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -48,16 +50,38 @@ std::vector<Tokens> prompts(std::size_t tokens) {
   return out;
 }
 
+/// Bytes that containers of the peers hold.
+std::size_t counted = 0;
+template <class T>
+struct Counted {
+  using value_type = T;
+  Counted() = default;
+  template <class U>
+  Counted(const Counted<U>&) {}
+  T* allocate(std::size_t n) {
+    counted += n * sizeof(T);
+    return std::allocator<T>().allocate(n);
+  }
+  void deallocate(T* p, std::size_t n) {
+    counted -= n * sizeof(T);
+    std::allocator<T>().deallocate(p, n);
+  }
+  template <class U>
+  bool operator==(const Counted<U>&) const { return true; }
+};
+template <class T>
+using List = std::vector<T, Counted<T>>;
+using Children = std::map<std::uint32_t, std::uint32_t, std::less<>, Counted<std::pair<const std::uint32_t, std::uint32_t>>>;
+
 /// A trie whose edges are single tokens.
 class PlainTrie {
  public:
   void insert(const Tokens& tokens) {
-    std::map<std::uint32_t, std::uint32_t>* node = &nodes_[0];
+    std::uint32_t node = 0;
     for (const std::uint32_t t : tokens) {
-      const auto [at, fresh] = node->try_emplace(t, static_cast<std::uint32_t>(nodes_.size()));
-      const std::uint32_t child = at->second;
+      const auto [at, fresh] = nodes_[node].try_emplace(t, static_cast<std::uint32_t>(nodes_.size()));
+      node = at->second;
       if (fresh) nodes_.emplace_back();
-      node = &nodes_[child];
     }
   }
   std::size_t match(const Tokens& tokens) const {
@@ -71,8 +95,69 @@ class PlainTrie {
   }
 
  private:
-  std::vector<std::map<std::uint32_t, std::uint32_t>> nodes_ = std::vector<std::map<std::uint32_t, std::uint32_t>>(1);
+  List<Children> nodes_ = List<Children>(1);
 };
+
+/// A radix tree as one writes it: edges in vectors, children in a std::map; nothing is ever forgotten.
+class PlainRadix {
+ public:
+  void insert(const Tokens& tokens) {
+    std::uint32_t node = 0;
+    for (std::size_t n = 0; n < tokens.size();) {
+      const auto at = nodes_[node].children.find(tokens[n]);
+      if (at == nodes_[node].children.end()) {
+        nodes_[node].children[tokens[n]] = static_cast<std::uint32_t>(nodes_.size());
+        Node leaf;
+        leaf.edge.assign(tokens.begin() + static_cast<std::ptrdiff_t>(n), tokens.end());
+        nodes_.push_back(std::move(leaf));
+        return;
+      }
+      const std::uint32_t child = at->second;
+      const std::size_t same = common(child, tokens, n);
+      if (same < nodes_[child].edge.size()) {
+        const auto upper = static_cast<std::uint32_t>(nodes_.size());
+        nodes_.emplace_back();
+        auto& edge = nodes_[child].edge;
+        const auto middle = edge.begin() + static_cast<std::ptrdiff_t>(same);
+        nodes_[upper].edge.assign(edge.begin(), middle);
+        edge.erase(edge.begin(), middle);
+        nodes_[upper].children[edge.front()] = child;
+        nodes_[node].children[tokens[n]] = upper;
+        node = upper;
+      } else {
+        node = child;
+      }
+      n += same;
+    }
+  }
+  std::size_t match(const Tokens& tokens) const {
+    std::uint32_t node = 0;
+    for (std::size_t n = 0; n < tokens.size();) {
+      const auto at = nodes_[node].children.find(tokens[n]);
+      if (at == nodes_[node].children.end()) return n;
+      node = at->second;
+      const std::size_t same = common(node, tokens, n);
+      n += same;
+      if (same < nodes_[node].edge.size()) return n;
+    }
+    return tokens.size();
+  }
+
+ private:
+  struct Node {
+    List<std::uint32_t> edge;
+    Children children;
+  };
+  std::size_t common(std::uint32_t node, const Tokens& tokens, std::size_t n) const {
+    const auto& edge = nodes_[node].edge;
+    const auto end = edge.begin() + static_cast<std::ptrdiff_t>(std::min(edge.size(), tokens.size() - n));
+    return static_cast<std::size_t>(
+        std::mismatch(edge.begin(), end, tokens.begin() + static_cast<std::ptrdiff_t>(n)).first - edge.begin());
+  }
+  List<Node> nodes_ = List<Node>(1);
+};
+
+constexpr long most_peer_blocks = 10000;
 
 template <class Index>
 void match(bench::Suite& suite, const char* policy, long blocks, Index empty) {
@@ -81,24 +166,33 @@ void match(bench::Suite& suite, const char* policy, long blocks, Index empty) {
               const auto all = prompts(static_cast<std::size_t>(blocks) * block);
               Index index = empty;
               PlainTrie trie;
-              const bool peer = blocks <= 10000;
+              PlainRadix radix;
+              const bool peer = blocks <= most_peer_blocks;
               for (std::size_t i = 0; i + 1 < all.size(); ++i) {
                 index.insert(all[i]);
-                if (peer) trie.insert(all[i]);
+                if (!peer) continue;
+                trie.insert(all[i]);
+                radix.insert(all[i]);
               }
               // Half of them are there, the others only begin as one that is.
               std::vector<Tokens> asked(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(all.size(), 64)));
               for (std::size_t i = 0; i < asked.size(); i += 2) asked[i][length / 2] ^= 1;
               double wrong = 0;
               for (const Tokens& t : asked) {
-                if (peer && index.match(t) != trie.match(t) / index.granularity() * index.granularity()) wrong = 1;
+                if (!peer) continue;
+                const std::size_t there = trie.match(t);
+                if (index.match(t) != there / index.granularity() * index.granularity() || radix.match(t) != there) wrong = 1;
               }
-              std::size_t at = 0, there = 0;
+              std::size_t at = 0, in_trie = 0, in_radix = 0;
               std::vector<std::pair<std::string, bench::Call>> peers;
               if (peer) {
                 peers.push_back({"std::map trie", [&] {
-                                   benchmark::DoNotOptimize(trie.match(asked[there]));
-                                   there = (there + 1) % asked.size();
+                                   benchmark::DoNotOptimize(trie.match(asked[in_trie]));
+                                   in_trie = (in_trie + 1) % asked.size();
+                                 }});
+                peers.push_back({"plain radix tree", [&] {
+                                   benchmark::DoNotOptimize(radix.match(asked[in_radix]));
+                                   in_radix = (in_radix + 1) % asked.size();
                                  }});
               }
               row.measure({.ours =
@@ -128,6 +222,62 @@ void insert(bench::Suite& suite, const char* policy, long blocks, Index empty) {
               for (std::size_t i = 0; i < all.size(); ++i) step();
               row.measure({.ours = step, .error = index.size() <= capacity ? 0.0 : 1.0});
             });
+}
+
+/// An index that fills, and one that loses an eighth of what it has.
+template <class Index>
+void fill_and_evict(bench::Suite& suite, const char* policy, long blocks, Index empty) {
+  const auto row_of = [&](const char* primitive) {
+    return bench::Names{.primitive = primitive, .policy = policy, .shape = bench::shape("blocks", blocks, "prompt", length)};
+  };
+  const std::size_t total = static_cast<std::size_t>(blocks) * block;
+  suite.add(row_of("insert"), [blocks, empty, total](bench::Row& row) {
+    const auto all = prompts(total);
+    Index index = empty;
+    PlainTrie trie;
+    PlainRadix radix;
+    std::vector<std::pair<std::string, bench::Call>> peers;
+    if (blocks <= most_peer_blocks) {
+      peers.push_back({"std::map trie", [&] { for (const Tokens& t : all) trie.insert(t); }});
+      peers.push_back({"plain radix tree", [&] { for (const Tokens& t : all) radix.insert(t); }});
+    }
+    row.measure({.ours = [&] { for (const Tokens& t : all) index.insert(t); },
+                 .peers = peers,
+                 .reset =
+                     [&] {
+                       index = empty;
+                       trie = PlainTrie();
+                       radix = PlainRadix();
+                     },
+                 .items = static_cast<double>(all.size() * length)});
+  });
+  suite.add(row_of("evict"), [empty, total](bench::Row& row) {
+    const auto all = prompts(total);
+    Index index = empty;
+    const auto refill = [&] { for (const Tokens& t : all) index.insert(t); };
+    refill();
+    const std::size_t count = index.size() / 8, gone = index.evict(count);
+    row.measure({.ours = [&] { benchmark::DoNotOptimize(index.evict(count)); },
+                 .reset = refill,
+                 .items = static_cast<double>(count),
+                 .error = gone >= count && gone < count + length ? 0.0 : 1.0});
+  });
+  suite.add(row_of("memory"), [blocks, empty, total](bench::Row& row) {
+    const auto all = prompts(total);
+    Index index = empty;
+    for (const Tokens& t : all) index.insert(t);
+    const auto per_token = [&](std::size_t bytes) { return static_cast<double>(bytes) / static_cast<double>(index.size()); };
+    bench::Figure figure{.metric = "memory", .unit = "B/token", .value = per_token(index.bytes()), .higher_is_better = false};
+    if (blocks <= most_peer_blocks) {
+      const auto held = [&](auto tree) {
+        for (const Tokens& t : all) tree.insert(t);
+        return per_token(counted);
+      };
+      figure.peers.push_back({"std::map trie", held(PlainTrie())});
+      figure.peers.push_back({"plain radix tree", held(PlainRadix())});
+    }
+    row.figure(figure);
+  });
 }
 
 void hash(bench::Suite& suite) {
@@ -234,6 +384,8 @@ int main(int argc, char** argv) {
     match(suite, "BlockIndex", blocks, BlockIndex(block));
     insert(suite, "RadixCache", blocks, RadixCache(1));
     insert(suite, "BlockIndex", blocks, BlockIndex(block));
+    fill_and_evict(suite, "RadixCache", blocks, RadixCache(1));
+    fill_and_evict(suite, "BlockIndex", blocks, BlockIndex(block));
   }
   for (const long waiting : suite.sizes({100, 1000, 10000})) candidates(suite, waiting);
   return suite.run();

@@ -1,6 +1,7 @@
 // decant: LockedIndex, a PrefixIndex that several threads use: an engine's loop that inserts and evicts, beside front
 // ends that only ask how much of a prompt is there. Asking without using (peek) is shared; everything that changes the
-// index, match() too, since it marks what it finds as used, is alone.
+// index, match() too, since it marks what it finds as used, is alone. Not in decant.hpp: <shared_mutex> brings the
+// clocks along, and few programs need it.
 #ifndef DECANT_SCHEDULING_LOCKED_INDEX_HPP
 #define DECANT_SCHEDULING_LOCKED_INDEX_HPP
 
