@@ -3,7 +3,8 @@
 // index counts, for every digest, the active requests that have it and lists the waiting ones, so that admitting or
 // ending a request updates how many digests each waiting one lacks. The paper's structure; three slips of its printed
 // pseudo-code are not copied (the first admission updates everything; the shared prefix can shrink; the last end cleans
-// up), keys have all 64 bits, ties go by (arrival, tag). A collision of digests misjudges a batch, no more.
+// up), keys have all 64 bits, ties go by (arrival, tag). Digests that contradict each other (one after two different
+// prefixes: a collision) cut a chain short, so a collision misjudges a batch, no more.
 #ifndef DECANT_SCHEDULING_CHUNKED_HASH_INDEX_HPP
 #define DECANT_SCHEDULING_CHUNKED_HASH_INDEX_HPP
 
@@ -41,17 +42,21 @@ class ChunkedHashIndex {
     r.place = Place::waiting;
     r.missing = 0;
     r.links.clear();
+    std::uint32_t parent = none;
     for (index_t level = 0; level < chain.extent(0); ++level) {
-      const std::uint32_t e = entry_of(chain[level]);
+      const std::uint32_t e = entry_of(chain[level], parent, static_cast<std::uint32_t>(level));
+      if (entries_[e].parent != parent) break;
       r.links.push_back({e, none, none});
-      push_waiting(e, id, static_cast<std::uint32_t>(level));
+      push_waiting(e, id);
       r.missing += entries_[e].active == 0;
+      parent = e;
     }
     ++waiting_;
     push_heap(id);
   }
 
-  /// A waiting request becomes active. O(chunks * waiting requests that have each).
+  /// A waiting request becomes active. O(chunks) and, where it brings digests that no active one had, O(log) for each
+  /// waiting request that has the first of them.
   void activate(RequestId id) {
     check(id, Place::waiting, "activate");
     Request& r = requests_[id];
@@ -60,9 +65,9 @@ class ChunkedHashIndex {
     tip_ = active_.empty() ? static_cast<std::uint32_t>(r.links.size()) : common(id);
     r.at = active_.size();
     active_.push_back(id);
-    for (const Link& link : r.links) {
-      if (entries_[link.entry].active++ == 0) change_missing(link.entry, -1);
-    }
+    std::size_t known = 0;
+    for (const Link& link : r.links) known += entries_[link.entry].active++ > 0;
+    change_missing(r, known, -1);
   }
 
   /// An active request ends or is preempted. The same cost.
@@ -72,10 +77,10 @@ class ChunkedHashIndex {
     active_[r.at] = active_.back();
     requests_[active_[r.at]].at = r.at;
     active_.pop_back();
-    for (const Link& link : r.links) {
-      if (--entries_[link.entry].active == 0) change_missing(link.entry, 1);
-      release(link.entry);
-    }
+    std::size_t known = 0;
+    for (const Link& link : r.links) known += --entries_[link.entry].active > 0;
+    change_missing(r, known, 1);
+    for (const Link& link : r.links) release(link.entry);
     r.place = Place::absent;
     if (active_.empty()) {
       tip_ = 0;
@@ -155,9 +160,10 @@ class ChunkedHashIndex {
   };
   struct Entry {
     std::uint64_t key = 0;
-    std::uint32_t active = 0, waiting = 0;
-    RequestId first = none;   // of those that wait
+    std::uint32_t parent = none;  // the entry one chunk before, the same for all that have this one
     std::uint32_t level = 0;
+    std::uint32_t active = 0, waiting = 0;
+    RequestId first = none;       // of those that wait
   };
   struct HeapItem {
     std::uint32_t missing, pushed;
@@ -192,7 +198,7 @@ class ChunkedHashIndex {
                                     place == Place::waiting ? "a waiting request" : "an active request", id);
   }
 
-  std::uint32_t entry_of(std::uint64_t key) {
+  std::uint32_t entry_of(std::uint64_t key, std::uint32_t parent, std::uint32_t level) {
     std::uint32_t& place = table_[key];
     if (place != none) return place;
     if (free_.empty()) {
@@ -202,7 +208,7 @@ class ChunkedHashIndex {
       place = free_.back();
       free_.pop_back();
     }
-    entries_[place] = Entry{key, 0, 0, none, 0};
+    entries_[place] = Entry{key, parent, level, 0, 0, none};
     return place;
   }
   void release(std::uint32_t e) {
@@ -211,11 +217,10 @@ class ChunkedHashIndex {
     free_.push_back(e);
   }
 
-  void push_waiting(std::uint32_t e, RequestId id, std::uint32_t level) {
+  void push_waiting(std::uint32_t e, RequestId id) {
     Entry& entry = entries_[e];
-    entry.level = level;
-    requests_[id].links[level].next = entry.first;
-    if (entry.first != none) requests_[entry.first].links[level].previous = id;
+    requests_[id].links[entry.level].next = entry.first;
+    if (entry.first != none) requests_[entry.first].links[entry.level].previous = id;
     entry.first = id;
     ++entry.waiting;
   }
@@ -230,11 +235,23 @@ class ChunkedHashIndex {
     --waiting_;
   }
 
-  void change_missing(std::uint32_t e, int by) {
-    const std::uint32_t level = entries_[e].level;
-    for (RequestId id = entries_[e].first; id != none; id = requests_[id].links[level].next) {
-      requests_[id].missing = by > 0 ? requests_[id].missing + 1 : requests_[id].missing - 1;
+  // The chunks of r from `known` on have become ones that active requests have (by = -1), or no longer are (1). Those who
+  // have any of them have the first.
+  void change_missing(const Request& r, std::size_t known, int by) {
+    if (known == r.links.size()) return;
+    for (RequestId id = entries_[r.links[known].entry].first; id != none;) {
+      Request& q = requests_[id];
+      std::size_t low = known + 1, high = (std::min)(r.links.size(), q.links.size());
+      while (low < high) {
+        const std::size_t middle = (low + high) / 2;
+        if (q.links[middle].entry == r.links[middle].entry) low = middle + 1;
+        else high = middle;
+      }
+      const auto chunks = static_cast<std::uint32_t>(low - known);
+      q.missing = by > 0 ? q.missing + chunks : q.missing - chunks;
+      const RequestId next = q.links[known].next;
       push_heap(id);
+      id = next;
     }
   }
 

@@ -115,8 +115,13 @@ class PrefixHomogeneous {
 
   template <class Memory>
   PrefixCandidate next(const Batch<Memory>& batch, bool& overdue) {
-    const RequestId oldest = batch.first_waiting();
+    RequestId oldest = batch.first_waiting();
     if (o_.max_wait > 0 && oldest != no_request) {
+      // Those preempted stand before all others, who stand as they came.
+      for (RequestId id = oldest; id != no_request; id = batch.next_waiting(id)) {
+        if (earlier(batch[id].info, batch[oldest].info)) oldest = id;
+        if (batch[id].preemptions == 0) break;
+      }
       const Nanoseconds arrival = batch[oldest].info.arrival;
       overdue = batch.now() >= arrival && batch.now() - arrival >= o_.max_wait;
       if (overdue) return index_.candidate(oldest);

@@ -6,6 +6,7 @@
 #define DECANT_SCHEDULING_STOP_RULES_HPP
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -40,9 +41,14 @@ struct ChunkLossRule {
 };
 static_assert(StopRule<ChunkLossRule>);
 
+/// How a bandit's state is told apart. code: batch and sharing in steps of 4 up to 40, chunks lost up to 5; exponential,
+/// as the paper says without figures: all three by powers of two.
+enum class UcbBins : std::uint8_t { code, exponential };
+
 struct UcbOptions {
   double exploration = 200;  ///< c, in tokens per second; 0.2 with `normalize`
-  bool normalize = false;    ///< ours: rewards over the largest so far
+  bool normalize = false;    ///< ours: mean rewards over the largest reward so far
+  UcbBins bins = UcbBins::code;
   bool operator==(const UcbOptions&) const = default;
 };
 
@@ -58,8 +64,7 @@ class UcbStop {
   bool add(const AdmissionState& s) {
     const PrefixCandidate& c = s.candidate;
     if (c.before == c.after && c.before > 0) return true;
-    const std::uint32_t state =
-        ((std::min)(s.batch / 4, 10u) * 11 + (std::min)(c.before - c.after, 5u) + 5) * 11 + (std::min)(c.sharing / 4, 10u);
+    const std::uint32_t state = (bin(s.batch) * 6 + lost_bin(c.before - c.after)) * 11 + bin(c.sharing);
     const bool join = value(2 * state) >= value(2 * state + 1);
     pending_.push_back(2 * state + (join ? 0 : 1));
     return join;
@@ -67,11 +72,8 @@ class UcbStop {
 
   void learn(const StepResult& result) {
     if (result.duration == 0) return;
-    double reward = static_cast<double>(result.requests) * 1e9 / static_cast<double>(result.duration);
-    if (o_.normalize) {
-      largest_ = (std::max)(largest_, reward);
-      reward /= largest_;
-    }
+    const double reward = static_cast<double>(result.requests) * 1e9 / static_cast<double>(result.duration);
+    largest_ = (std::max)(largest_, reward);
     for (const std::uint32_t arm : pending_) {
       Arm& a = arms_[arm];
       ++a.count;
@@ -86,12 +88,19 @@ class UcbStop {
     std::uint64_t count = 0;
     double mean = 0;
   };
-  static constexpr std::uint32_t states = 11 * 11 * 11;
+  static constexpr std::uint32_t states = 11 * 6 * 11;
 
+  std::uint32_t bin(std::uint32_t n) const {
+    return (std::min)(o_.bins == UcbBins::code ? n / 4 : static_cast<std::uint32_t>(std::bit_width(n)), 10u);
+  }
+  std::uint32_t lost_bin(std::uint32_t chunks) const {
+    return (std::min)(o_.bins == UcbBins::code ? chunks : static_cast<std::uint32_t>(std::bit_width(chunks)), 5u);
+  }
   double value(std::uint32_t arm) const {
     const Arm& a = arms_[arm];
     if (a.count == 0) return 1e300;
-    return a.mean + o_.exploration * std::sqrt(std::log(static_cast<double>(decisions_)) / static_cast<double>(a.count));
+    const double mean = o_.normalize ? a.mean / largest_ : a.mean;
+    return mean + o_.exploration * std::sqrt(std::log(static_cast<double>(decisions_)) / static_cast<double>(a.count));
   }
 
   UcbOptions o_{};

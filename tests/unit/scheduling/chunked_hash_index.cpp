@@ -160,6 +160,59 @@ TEST_CASE("ChunkedHashIndex: who comes and goes again leaves nothing behind") {
   }
 }
 
+TEST_CASE("ChunkedHashIndex: what all share is the whole chunks of the longest common prefix") {
+  SplitMix64 next{9};
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t k = 1 + next() % 7, n = 20 + next() % 30, same = next() % n;
+    Words a(n), b(n + 1 + next() % 5);  // of another length: the digests of the last, begun chunks differ
+    for (std::size_t i = 0; i < n; ++i) a[i] = static_cast<std::uint32_t>(next());
+    for (std::size_t i = 0; i < b.size(); ++i) b[i] = i < same ? a[i] : static_cast<std::uint32_t>(~a[i % n]);
+    ChunkedHashIndex index;
+    RequestInfo info;
+    index.insert(0, info, chain_keys(a, static_cast<std::uint32_t>(k), true));
+    index.insert(1, info, chain_keys(b, static_cast<std::uint32_t>(k), true));
+    index.activate(0);
+    CHECK(index.candidate(1).after == same / k);
+    index.activate(1);
+    CHECK(index.tip() == same / k);
+    index.finish(1);
+    CHECK(index.tip() == (n + k - 1) / k);
+  }
+}
+
+TEST_CASE("ChunkedHashIndex: colliding digests cut a chain, and harm nothing") {
+  // Digests of a handful of values, whatever their level and whatever stands before them.
+  SplitMix64 next{4};
+  ChunkedHashIndex index;
+  std::vector<int> place(24, 0);  // 0 away, 1 waiting, 2 active
+  RequestInfo info;
+  for (int call = 0; call < 4000; ++call) {
+    const auto id = static_cast<RequestId>(next() % place.size());
+    if (place[id] == 0) {
+      std::vector<std::uint64_t> chain(next() % 12);
+      for (auto& key : chain) key = next() % 6;
+      info.tag = id;
+      index.insert(id, info, chain);
+      place[id] = 1;
+    } else if (place[id] == 1 && next() % 3 > 0) {
+      index.activate(id);
+      place[id] = 2;
+    } else if (place[id] == 1) {
+      index.remove(id);
+      place[id] = 0;
+    } else {
+      index.finish(id);
+      place[id] = 0;
+    }
+    REQUIRE(index.waiting() == static_cast<std::size_t>(std::count(place.begin(), place.end(), 1)));
+    if (index.waiting() == 0) continue;
+    const PrefixCandidate c = index.best();
+    REQUIRE(place[c.id] == 1);
+    REQUIRE(c.after <= c.before);
+    REQUIRE(index.missing(c.id) <= 6);
+  }
+}
+
 TEST_CASE("ChunkedHashIndex: nothing waits, nothing shares, wrong calls") {
   ChunkedHashIndex index;
   CHECK(index.best().id == no_request);
