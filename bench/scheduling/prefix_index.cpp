@@ -311,10 +311,13 @@ void hash(bench::Suite& suite) {
             });
 }
 
-/// Feather's and longest-prefix-first's next request among many that wait, with 32 active ones of one group.
-void candidates(bench::Suite& suite, long waiting) {
-  suite.add({.primitive = "best", .policy = "ChunkedHashIndex", .shape = bench::shape("waiting", waiting, "prompt", length)},
-            [waiting](bench::Row& row) {
+/// Feather's and longest-prefix-first's next request among many that wait, with 32 active ones of one group; or with
+/// none, where the first one admitted changes what all of its group lack, and so does its end.
+void candidates(bench::Suite& suite, long waiting, RequestId active) {
+  suite.add({.primitive = active > 0 ? "best" : "best, none active",
+             .policy = "ChunkedHashIndex",
+             .shape = bench::shape("waiting", waiting, "prompt", length)},
+            [waiting, active](bench::Row& row) {
               constexpr std::uint32_t chunk = 64, groups = 16;
               SplitMix64 next{3};
               std::vector<Tokens> heads(groups, Tokens(3500));
@@ -336,7 +339,7 @@ void candidates(bench::Suite& suite, long waiting) {
                 info.tag = id;
                 index.insert(id, info, chain_keys(queue.back(), chunk, true));
               }
-              for (RequestId id = n; id < n + 32; ++id) {
+              for (RequestId id = n; id < n + active; ++id) {
                 const Tokens p = prompt(5);
                 info.tag = id;
                 index.insert(id, info, chain_keys(p, chunk, true));
@@ -370,7 +373,7 @@ void candidates(bench::Suite& suite, long waiting) {
               const auto shared = [&](const Tokens& p) { return std::equal(heads[5].begin(), heads[5].end(), p.begin()); };
               row.measure({.ours = ours,
                            .peers = {{"radix tree, all ranked", rank}},
-                           .error = shared(queue[c.id]) && shared(queue[chosen]) ? 0.0 : 1.0});
+                           .error = active == 0 || (shared(queue[c.id]) && shared(queue[chosen])) ? 0.0 : 1.0});
             });
 }
 
@@ -387,6 +390,9 @@ int main(int argc, char** argv) {
     fill_and_evict(suite, "RadixCache", blocks, RadixCache(1));
     fill_and_evict(suite, "BlockIndex", blocks, BlockIndex(block));
   }
-  for (const long waiting : suite.sizes({100, 1000, 10000})) candidates(suite, waiting);
+  for (const long waiting : suite.sizes({100, 1000, 10000})) {
+    candidates(suite, waiting, 32);
+    candidates(suite, waiting, 0);
+  }
   return suite.run();
 }

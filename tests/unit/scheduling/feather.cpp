@@ -11,6 +11,7 @@
 #include "catch_compat.hpp"
 #include "decant/scheduling/continuous.hpp"
 #include "decant/scheduling/group_memory.hpp"
+#include "decant/scheduling/prefix_workload.hpp"
 #include "decant/scheduling/simulator.hpp"
 #include "decant/scheduling/stop_rules.hpp"
 
@@ -109,6 +110,14 @@ TEST_CASE("Feather: the bandit learns within a wave what the rule knows") {
   CHECK(four.second > 1.5 * 504);
   CHECK(std::abs(four.all / 810 - 1) < 0.05);
   CHECK(std::abs(eight.all / 483 - 1) < 0.05);
+  CHECK(eight.all > 0.94 * 504);  // a loss
+  // The reference's bandit ends within 11 % of this one where two prefixes do not fit in the cache: its states are the
+  // same, its path through them is not.
+  const std::uint64_t small = 48u << 20;
+  CHECK(std::abs(waves(1, 80, Bandit({}, k500), small).all / 3028 - 1) < 0.001);
+  CHECK(std::abs(waves(2, 80, Bandit({}, k500), small).all / 1402 - 1) < 0.12);
+  CHECK(std::abs(waves(4, 80, Bandit({}, k500), small).all / 745 - 1) < 0.12);
+  CHECK(std::abs(waves(8, 80, Bandit({}, k500), small).all / 472 - 1) < 0.12);
 }
 
 TEST_CASE("Feather: the published experiments as step costs") {
@@ -142,11 +151,11 @@ TEST_CASE("Feather: the published experiments as step costs") {
   CHECK(std::abs(rate(4, 200) / whole - 0.96) < 0.01);
 }
 
-Roofline tip_cost() {
+Roofline tip_cost(std::uint32_t numerator = 43, std::uint32_t denominator = 10) {
   RooflineOptions o;
   o.l2_rule = L2Rule::tip;
-  o.gain_numerator = 43;
-  o.gain_denominator = 10;
+  o.gain_numerator = numerator;
+  o.gain_denominator = denominator;
   return Roofline({}, DeviceRates::rtx_6000_ada(), o);
 }
 
@@ -172,6 +181,104 @@ TEST_CASE("Feather: where nothing is shared, or everything, the plans are those 
   const auto fcfs = simulate(together.requests, Fcfs{}, tip_cost(), memory, options);
   const auto bandit = simulate(together.requests, Bandit({}, k500), tip_cost(), memory, options);
   CHECK(std::abs(static_cast<double>(bandit.makespan) / static_cast<double>(fcfs.makespan) - 1) < 0.01);
+}
+
+/// Tokens per second on a device that holds 213,000 tokens.
+template <class P>
+double throughput(const PrefixWorkload& w, const P& policy, const Roofline& cost) {
+  const auto report = simulate(w.requests(), policy, cost, GroupMemory({.capacity = 213000, .reserve_output = true}),
+                               {.limits = {32768, 500}});
+  return static_cast<double>(report.totals.emitted_tokens) * 1e9 / static_cast<double>(report.makespan);
+}
+
+TEST_CASE("Feather: fixed loads, within a tenth of a reference written apart", "[statistics]") {
+  struct Row {
+    double rate;
+    std::uint32_t groups, prefix, own, requests;
+    double fcfs, rule, model;
+  };
+  const Row rows[] = {
+      {5, 5, 5000, 20, 3000, 977, 917, 977},        {8, 5, 5000, 20, 3000, 1070, 1152, 1476},
+      {20, 5, 5000, 20, 3000, 1082, 2012, 2309},    {100, 5, 5000, 20, 3000, 1086, 3207, 3104},
+      {100, 100, 5000, 20, 2000, 421, 681, 981},    {20, 1, 0, 1000, 1000, 1498, 1498, 1498},
+  };
+  for (const Row& row : rows) {
+    const auto w = prefix_workload(1, row.requests, {.groups = row.groups, .prefix = row.prefix, .chunk = 500},
+                                   {.rate = row.rate}, LengthLaw::uniform(row.own, row.own), LengthLaw::uniform(200, 200));
+    INFO(row.rate << " requests/s of " << row.groups << " groups");
+    CHECK(std::abs(throughput(w, Fcfs{}, tip_cost()) / row.fcfs - 1) < 0.1);
+    CHECK(std::abs(throughput(w, Rule({}, k500), tip_cost()) / row.rule - 1) < 0.1);
+    CHECK(std::abs(throughput(w, PrefixHomogeneous<ModelStop<>>(ModelStop<>(tip_cost()), k500), tip_cost()) / row.model - 1) < 0.1);
+    // What a bandit makes of a load hangs on the seed: over seven of them 1,620 to 2,660 at 100 requests/s, and at 20
+    // from 1,082, having learnt nothing, to 2,410. Where nothing is shared its reward misleads it.
+    if (row.prefix == 0) CHECK(throughput(w, Bandit({}, k500), tip_cost()) < 0.1 * row.fcfs);
+  }
+}
+
+TEST_CASE("Feather: ModelStop on drawn loads, knowing the true gain, and what it loses with few requests of a kind", "[statistics]") {
+  const auto ratio = [](const PrefixWorkload& w, const Roofline& cost) {
+    return throughput(w, PrefixHomogeneous<ModelStop<>>(ModelStop<>(cost), k500), cost) / throughput(w, Fcfs{}, cost);
+  };
+  const LengthLaw own = LengthLaw::uniform(20, 400), output = LengthLaw::uniform(1, 399);
+  SplitMix64 next{20};
+  for (int draw = 0; draw < 4; ++draw) {
+    // 150 requests of a kind or more.
+    const PrefixGroups shape{.groups = static_cast<std::uint32_t>(3 + next() % 18), .prefix = 5000,
+                             .skew = static_cast<double>(next() % 3) / 2, .chunk = 500};
+    const auto w = prefix_workload(next(), 3000, shape, {.rate = draw % 2 == 0 ? 100.0 : 6.0}, own, output);
+    INFO(shape.groups << " groups, skew " << shape.skew);
+    CHECK(ratio(w, tip_cost()) >= 0.98);
+    CHECK(ratio(w, tip_cost(47, 20)) >= 0.92);
+  }
+  // Fifty of a kind: batches of one kind are small, and each ends with a tail.
+  const auto few = prefix_workload(1, 1000, {.groups = 20, .prefix = 5000, .chunk = 500}, {.rate = 100}, own, output);
+  CHECK(ratio(few, tip_cost()) < 0.9);
+  CHECK(ratio(few, tip_cost(47, 20)) < 0.85);
+}
+
+TEST_CASE("Feather: plans depend on no order but that of arrival") {
+  // Other digests lie elsewhere in hash tables, and requests may be given in any order.
+  const auto w = prefix_workload(3, 300, {.groups = 6, .prefix = 2000, .skew = 1, .chunk = 100}, {.rate = 50},
+                                 LengthLaw::uniform(20, 400), LengthLaw::uniform(1, 99));
+  std::deque<std::vector<std::uint64_t>> keys;
+  Workload other = w.requests();
+  for (SimulatedRequest& r : other) {
+    auto& chain = keys.emplace_back();
+    for (index_t i = 0; i < r.info.chain.extent(0); ++i) chain.push_back(r.info.chain[i] * 0x9e3779b97f4a7c15u + 5);
+    r.info.chain = chain;
+  }
+  std::reverse(other.begin(), other.end());
+  const GroupMemory memory({.capacity = 20000});
+  const auto same = [&](const auto& policy) {
+    const SimulationOptions options{.limits = {4096, 64}};
+    return simulate(w.requests(), policy, tip_cost(), memory, options) == simulate(other, policy, tip_cost(), memory, options);
+  };
+  CHECK(same(Rule({}, {.chunk = 100})));
+  CHECK(same(Bandit(UcbStop({.exploration = 0.2, .normalize = true, .bins = UcbBins::exponential}), {.chunk = 100})));
+  CHECK(same(PrefixHomogeneous<ModelStop<>>(ModelStop<>(tip_cost()), {.chunk = 100, .max_wait = 500'000'000})));
+}
+
+TEST_CASE("prefix_workload: groups by Zipf's law, chains that agree on whole chunks of the prefix alone") {
+  const PrefixGroups shape{.groups = 3, .prefix = 250, .skew = 1, .chunk = 100};
+  const auto w = prefix_workload(8, 11000, shape, {.rate = 10}, LengthLaw::uniform(30, 80), LengthLaw::uniform(1, 9));
+  std::map<std::uint32_t, int> count;
+  std::map<std::uint32_t, const SimulatedRequest*> first;
+  for (const SimulatedRequest& r : w.requests()) {
+    ++count[r.info.group];
+    REQUIRE(r.info.group_tokens == 250);
+    REQUIRE(r.info.chain.extent(0) == (r.info.prompt + 99) / 100);
+    const auto& f = *first.try_emplace(r.info.group, &r).first->second;
+    for (index_t i = 0; i < 3; ++i) REQUIRE((r.info.chain[i] == f.info.chain[i]) == (i < 2 || &r == &f));
+  }
+  REQUIRE(count.size() == 3);
+  // 6/11, 3/11 and 2/11; 200 are four standard deviations or more.
+  CHECK(std::abs(count[1] - 6000) < 210);
+  CHECK(std::abs(count[2] - 3000) < 200);
+  CHECK(std::abs(count[3] - 2000) < 200);
+  CHECK(prefix_workload(8, 1, {.prefix = 0}, {}, LengthLaw::uniform(5, 5), LengthLaw::uniform(1, 1)).requests()[0].info.group == 0);
+  CHECK_THROWS_AS(prefix_workload(8, 1, {.groups = 0}, {}, LengthLaw::uniform(5, 5), LengthLaw::uniform(1, 1)), ArgumentError);
+  CHECK_THROWS_AS(prefix_workload(8, 1, {.chunk = 0}, {}, LengthLaw::uniform(5, 5), LengthLaw::uniform(1, 1)), ArgumentError);
+  CHECK_THROWS_AS(prefix_workload(8, 1, {.skew = -1}, {}, LengthLaw::uniform(5, 5), LengthLaw::uniform(1, 1)), ArgumentError);
 }
 
 TEST_CASE("Feather: max_wait bounds the wait under a stream that favours one prefix") {
