@@ -106,6 +106,8 @@ class Continuous {
         batch.preempt(out);
         gone = out == id;
         if (gone) {
+          // The published scan ends here; where the shortest gives way, others behind it may well have room.
+          if (options_.victim != Victim::shortest) return false;
           i = next - 1;
           break;
         }

@@ -161,7 +161,7 @@ TEST_CASE("AMin and AMax: an upper bound far away costs AMax alone") {
   }
 }
 
-TEST_CASE("Continuous: a request that itself gives way does not stop the others") {
+TEST_CASE("Continuous: of two requests the one of low priority gives way, also to one behind it") {
   // Two run; memory is full when each wants its fourth token more, and the first to run is the one of low priority.
   Workload w{request(0, 10, 8), request(1, 10, 8)};
   w[0].info.priority = 5;
