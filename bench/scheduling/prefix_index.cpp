@@ -312,7 +312,7 @@ void hash(bench::Suite& suite) {
 }
 
 /// Feather's and longest-prefix-first's next request among many that wait, with 32 active ones of one group; or with
-/// none, where the first one admitted changes what all of its group lack, and so does its end.
+/// none, where the first one admitted changes what all of its group lack, and so does its end (the tree is empty then).
 void candidates(bench::Suite& suite, long waiting, RequestId active) {
   suite.add({.primitive = active > 0 ? "best" : "best, none active",
              .policy = "ChunkedHashIndex",
