@@ -12,7 +12,10 @@
 #include "decant/scheduling/roofline.hpp"
 #include "decant/scheduling/simulator.hpp"
 
-namespace decant::scheduling::block_memory_test {
+namespace block_memory_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Words = std::vector<std::uint32_t>;
 
@@ -247,4 +250,4 @@ TEST_CASE("BlockMemory: sessions find what they said before, and no token is los
   CHECK((simulate(w, McSf{}, cost, BlockMemory({.blocks = 600}), options).totals.hit_tokens > 4000));
 }
 
-}  // namespace decant::scheduling::block_memory_test
+}  // namespace block_memory_test

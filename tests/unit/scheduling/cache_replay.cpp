@@ -13,7 +13,10 @@
 #include "decant/scheduling/block_index.hpp"
 #include "decant/scheduling/workload.hpp"
 
-namespace decant::scheduling::cache_replay_test {
+namespace cache_replay_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Chain = std::vector<std::uint64_t>;
 
@@ -143,4 +146,4 @@ TEST_CASE("CacheReplay: the hit ratios of the public traces") {
   }
 }
 
-}  // namespace decant::scheduling::cache_replay_test
+}  // namespace cache_replay_test

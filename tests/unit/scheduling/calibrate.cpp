@@ -7,7 +7,10 @@
 #include "catch_compat.hpp"
 #include "decant/scheduling/workload.hpp"
 
-namespace decant::scheduling::calibrate_test {
+namespace calibrate_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 constexpr ModelShape model{};
 
@@ -56,4 +59,4 @@ TEST_CASE("calibrate: what does not show is 0, never negative") {
   CHECK_THROWS_AS(calibrate(model, std::vector<MeasuredStep>(3)), ArgumentError);
 }
 
-}  // namespace decant::scheduling::calibrate_test
+}  // namespace calibrate_test

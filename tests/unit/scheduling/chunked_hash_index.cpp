@@ -12,7 +12,10 @@
 #include "decant/scheduling/chain_hash.hpp"
 #include "decant/scheduling/workload.hpp"
 
-namespace decant::scheduling::chunked_hash_index_test {
+namespace chunked_hash_index_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Words = std::vector<std::uint32_t>;
 constexpr std::uint32_t chunk = 2;
@@ -229,4 +232,4 @@ TEST_CASE("ChunkedHashIndex: nothing waits, nothing shares, wrong calls") {
   CHECK(index.active() == 0);
 }
 
-}  // namespace decant::scheduling::chunked_hash_index_test
+}  // namespace chunked_hash_index_test

@@ -9,7 +9,10 @@
 #include "decant/scheduling/workload.hpp"
 #include "oracle/expert_load.hpp"
 
-namespace decant::scheduling::expert_load_test {
+namespace expert_load_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 struct Instance {
   std::vector<std::int64_t> loads;
@@ -106,4 +109,4 @@ TEST_CASE("MinMaxExpertLoad: arguments") {
   CHECK_THROWS_AS(solve({{1, 1}, {{0, 1, -1}}}), ArgumentError);
 }
 
-}  // namespace decant::scheduling::expert_load_test
+}  // namespace expert_load_test

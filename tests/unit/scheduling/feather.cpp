@@ -15,7 +15,10 @@
 #include "decant/scheduling/simulator.hpp"
 #include "decant/scheduling/stop_rules.hpp"
 
-namespace decant::scheduling::feather_test {
+namespace feather_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Rule = PrefixHomogeneous<ChunkLossRule>;
 using Bandit = PrefixHomogeneous<UcbStop>;
@@ -339,4 +342,4 @@ TEST_CASE("GroupMemory: prefixes are held once, kept, dropped the oldest first, 
   CHECK(memory.hit(info(2, 5), 34) == 0);
 }
 
-}  // namespace decant::scheduling::feather_test
+}  // namespace feather_test

@@ -11,7 +11,10 @@
 #include "decant/scheduling/lec_eviction.hpp"
 #include "decant/scheduling/workload.hpp"
 
-namespace decant::scheduling::lec_eviction_test {
+namespace lec_eviction_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 struct Stream {
   std::vector<CachedObject> objects;
@@ -194,4 +197,4 @@ TEST_CASE("ObjectCache: arguments") {
   CHECK(cache.contains(0));
 }
 
-}  // namespace decant::scheduling::lec_eviction_test
+}  // namespace lec_eviction_test

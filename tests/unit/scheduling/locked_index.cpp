@@ -10,7 +10,10 @@
 #include "decant/scheduling/radix_cache.hpp"
 #include "decant/scheduling/workload.hpp"
 
-namespace decant::scheduling::locked_index_test {
+namespace locked_index_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Words = std::vector<std::uint32_t>;
 constexpr std::uint32_t threads = 4;
@@ -125,4 +128,4 @@ TEST_CASE("RadixCache, BlockIndex: a peek finds what a match finds and changes n
   CHECK((blocks.peek(old) == 0 && blocks.peek(young) == 2));
 }
 
-}  // namespace decant::scheduling::locked_index_test
+}  // namespace locked_index_test

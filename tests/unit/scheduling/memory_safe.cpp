@@ -11,7 +11,10 @@
 #include "decant/scheduling/simulator.hpp"
 #include "oracle/hindsight.hpp"
 
-namespace decant::scheduling::memory_safe_test {
+namespace memory_safe_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Instance = std::vector<oracle::HindsightRequest>;
 
@@ -216,4 +219,4 @@ TEST_CASE("AlphaProtection: clears all or some when memory overflows, and ends")
   CHECK_THROWS_AS(AlphaProtection(0.1, 0), ArgumentError);
 }
 
-}  // namespace decant::scheduling::memory_safe_test
+}  // namespace memory_safe_test

@@ -12,7 +12,10 @@
 #include "decant/scheduling/sarathi.hpp"
 #include "decant/scheduling/simulator.hpp"
 
-namespace decant::scheduling::policies_test {
+namespace policies_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 SimulatedRequest request(std::uint64_t tag, Nanoseconds arrival, std::uint32_t prompt, std::uint32_t output) {
   SimulatedRequest r;
@@ -230,4 +233,4 @@ TEST_CASE("Generators: sessions repeat what was said") {
   }
 }
 
-}  // namespace decant::scheduling::policies_test
+}  // namespace policies_test

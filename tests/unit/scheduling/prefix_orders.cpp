@@ -11,7 +11,10 @@
 #include "decant/scheduling/roofline.hpp"
 #include "decant/scheduling/simulator.hpp"
 
-namespace decant::scheduling::prefix_orders_test {
+namespace prefix_orders_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Memory = BlockMemory;
 constexpr std::uint32_t block = 16;
@@ -161,4 +164,4 @@ TEST_CASE("Cache-aware schedulers: all requests end, and longest prefix finds mo
   CHECK(dfs.totals.hit_tokens > fcfs.totals.hit_tokens);
 }
 
-}  // namespace decant::scheduling::prefix_orders_test
+}  // namespace prefix_orders_test

@@ -6,7 +6,10 @@
 #include "catch_compat.hpp"
 #include "decant/scheduling/block_index.hpp"
 
-namespace decant::scheduling::radix_cache_test {
+namespace radix_cache_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 using Words = std::vector<std::uint32_t>;
 
@@ -81,4 +84,4 @@ TEST_CASE("BlockIndex: chains given as digests, and the least recently used bloc
   CHECK(index.size() == 3);
 }
 
-}  // namespace decant::scheduling::radix_cache_test
+}  // namespace radix_cache_test

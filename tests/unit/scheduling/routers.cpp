@@ -12,7 +12,10 @@
 #include "decant/scheduling/memory_safe.hpp"
 #include "decant/scheduling/roofline.hpp"
 
-namespace decant::scheduling::routers_test {
+namespace routers_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 TEST_CASE("simulate_cluster: one node is simulate(), and the order of the input does not matter") {
   Workload w = integer_workload(4, 200, 100'000'000);
@@ -273,4 +276,4 @@ TEST_CASE("gossip: the match is never smaller than what this node has, in parity
   CHECK_FALSE(nodes[0].usable(1, 1));
 }
 
-}  // namespace decant::scheduling::routers_test
+}  // namespace routers_test

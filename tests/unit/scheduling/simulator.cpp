@@ -10,7 +10,10 @@
 #include "decant/scheduling/roofline.hpp"
 #include "decant/scheduling/simulator.hpp"
 
-namespace decant::scheduling::simulator_test {
+namespace simulator_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 struct Golden {
   Nanoseconds gap;
@@ -208,4 +211,4 @@ TEST_CASE("Batch: slots are used again, and wrong calls change nothing") {
   CHECK(batch.arrive(info) == a + 1);
 }
 
-}  // namespace decant::scheduling::simulator_test
+}  // namespace simulator_test

@@ -10,7 +10,10 @@
 #include "decant/scheduling/simulator.hpp"
 #include "decant/scheduling/stability.hpp"
 
-namespace decant::scheduling::stability_test {
+namespace stability_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 // The paper's three loads: E[g], b (s), mu and mu (1 - delta) predicted, and mu of our step without measurement.
 struct Load {
@@ -187,4 +190,4 @@ TEST_CASE("StabilityMonitor: raises above, clears below, and holds in between") 
   CHECK_FALSE(arrive_at(0.9));
 }
 
-}  // namespace decant::scheduling::stability_test
+}  // namespace stability_test

@@ -9,7 +9,10 @@
 #include "decant/scheduling/kv_moves.hpp"
 #include "decant/scheduling/tp_planner.hpp"
 
-namespace decant::scheduling::tp_planner_test {
+namespace tp_planner_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 /// Wide replicas are faster for few requests, narrow ones for many.
 StepProfile profile(std::uint32_t degree) {
@@ -199,4 +202,4 @@ TEST_CASE("shards: gathering and slicing again is the identity between all degre
   }
 }
 
-}  // namespace decant::scheduling::tp_planner_test
+}  // namespace tp_planner_test

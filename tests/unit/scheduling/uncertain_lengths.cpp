@@ -8,7 +8,10 @@
 #include "decant/scheduling/simulator.hpp"
 #include "decant/scheduling/sorted_f.hpp"
 
-namespace decant::scheduling::uncertain_lengths_test {
+namespace uncertain_lengths_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 constexpr SimulationOptions unbounded{.limits = {0xffffffffu, 0xffffffffu}};
 
@@ -176,4 +179,4 @@ TEST_CASE("Continuous: of two requests the one of low priority gives way, also t
   CHECK(other.requests[1].end == 9);
 }
 
-}  // namespace decant::scheduling::uncertain_lengths_test
+}  // namespace uncertain_lengths_test

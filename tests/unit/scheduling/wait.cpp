@@ -9,7 +9,10 @@
 #include "decant/scheduling/simulated_engine.hpp"
 #include "decant/scheduling/wait.hpp"
 
-namespace decant::scheduling::wait_test {
+namespace wait_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 constexpr LinearCost cost{10'000'000, 2'000'000};  // d0 = 0.01 s, d1 = 2e-6 s per token
 
@@ -170,4 +173,4 @@ TEST_CASE("Nested WAIT: queues, memory, and one step per n_1 arrivals", "[statis
   }
 }
 
-}  // namespace decant::scheduling::wait_test
+}  // namespace wait_test
