@@ -94,6 +94,12 @@ class Hindsight {
     for (std::int64_t j = 1; j <= r.output; ++j) held_[static_cast<std::size_t>(start + j)] += sign * (r.prompt + j);
   }
 
+  /// Into an ascending list of n. (g++ 12 warns of std::sort on so short an array.)
+  static void insert(std::int64_t* list, std::size_t n, std::int64_t value) {
+    for (; n > 0 && list[n - 1] > value; --n) list[n] = list[n - 1];
+    list[n] = value;
+  }
+
   // No schedule of the others ends sooner in sum: the k-th to end cannot end before k of them have had their steps, nor
   // before the k smallest of their areas (tokens times steps) fit in the memory that is left free.
   std::int64_t rest(std::int64_t now, const Soonest& soonest) const {
@@ -102,11 +108,9 @@ class Hindsight {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
       if (started_[i]) continue;
       const HindsightRequest& r = requests_[i];
-      ends[n] = std::max(soonest[i], now) + r.output;
-      areas[n++] = r.prompt * r.output + r.output * (r.output + 1) / 2;
+      insert(ends, n, std::max(soonest[i], now) + r.output);
+      insert(areas, n++, r.prompt * r.output + r.output * (r.output + 1) / 2);
     }
-    std::sort(ends, ends + n);
-    std::sort(areas, areas + n);
     std::int64_t sum = 0, area = 0, free = 0, t = now;
     for (std::size_t k = 0; k < n; ++k) {
       area += areas[k];
