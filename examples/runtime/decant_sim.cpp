@@ -12,9 +12,11 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <decant/scheduling/alpha_protection.hpp>
 #include <decant/scheduling/block_memory.hpp>
 #include <decant/scheduling/fair_share.hpp>
 #include <decant/scheduling/generators.hpp>
+#include <decant/scheduling/interval.hpp>
 #include <decant/scheduling/memory_safe.hpp>
 #include <decant/scheduling/metrics.hpp>
 #include <decant/scheduling/prefill_first.hpp>
@@ -23,6 +25,7 @@
 #include <decant/scheduling/sarathi.hpp>
 #include <decant/scheduling/simulator.hpp>
 #include <decant/scheduling/stop_rules.hpp>
+#include <decant/scheduling/weighted.hpp>
 
 #include "output.hpp"
 #include "svg_plot.hpp"
@@ -195,6 +198,9 @@ std::vector<Named> schedulers(const Options& o) {
       named("lpm", Lpm({}, LongestPrefixMatch({.chunk = o.block}))),
       named("dfs-weight", DfsWeighted({}, DfsWeight({.chunk = o.block}))),
       named<Hrrn>("hrrn"),
+      named<Wsf>("wsf"),
+      named<AMin>("a-min"),
+      named("alpha-protection", AlphaProtection{}),
       named("feather-rule", PrefixHomogeneous<ChunkLossRule>({}, {.chunk = o.block})),
       named("feather-ucb", PrefixHomogeneous<UcbStop>({}, {.chunk = o.block})),
       named("feather-model", PrefixHomogeneous<ModelStop<>>(ModelStop<>(roofline(o)), {.chunk = o.block})),
