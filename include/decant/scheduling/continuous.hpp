@@ -106,8 +106,9 @@ class Continuous {
         batch.preempt(out);
         gone = out == id;
         if (gone) {
-          // The published scan ends here; where the shortest gives way, others behind it may well have room.
-          if (options_.victim != Victim::shortest) return false;
+          // The published scan ends here; where the shortest gives way, others behind it may well have room. And a step
+          // is not left empty while others run.
+          if (options_.victim != Victim::shortest && !batch.items().empty()) return false;
           i = next - 1;
           break;
         }

@@ -177,6 +177,10 @@ TEST_CASE("Continuous: of two requests the one of low priority gives way, also t
   const auto other = unit_run(late, 24, ByPriority({.victim = Victim::lowest_priority}));
   CHECK(other.requests[1].preemptions == 0);
   CHECK(other.requests[1].end == 9);
+  // Memory is full when the first of the step, itself the least, wants more: the step is not left empty.
+  const auto full = unit_run(late, 23, ByPriority({.victim = Victim::lowest_priority}));
+  CHECK(full.requests[0].preemptions > 0);
+  CHECK(full.requests[1].end == 9);
 }
 
 }  // namespace uncertain_lengths_test
