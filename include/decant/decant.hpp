@@ -111,6 +111,7 @@
 #include "scheduling/router.hpp"
 #include "scheduling/sarathi.hpp"
 #include "scheduling/scheduler.hpp"
+#include "scheduling/shared_kv_pool.hpp"
 #include "scheduling/simulated_engine.hpp"
 #include "scheduling/simulator.hpp"
 #include "scheduling/sorted_f.hpp"
