@@ -12,22 +12,45 @@
 
 namespace decant::scheduling {
 
-/// A dense transformer; the LM head is counted once, the embedding is a lookup.
+/// A transformer; the LM head is counted once, the embedding is a lookup. With experts, `ffn` is the width of one, and
+/// routers, which are small, are left out.
 struct ModelShape {
   std::uint32_t layers = 32, hidden = 4096, ffn = 14336, q_heads = 32, kv_heads = 8, head_dim = 128, vocab = 128256;
   std::uint32_t weight_bits = 16, kv_bits = 16;
+  std::uint32_t experts = 0, active_experts = 0;  ///< of a layer, and of those the ones that a token takes; 0: dense
   bool operator==(const ModelShape&) const = default;
 
   static constexpr ModelShape llama3_8b() { return {}; }
 
-  constexpr std::uint64_t parameters() const {
-    const std::uint64_t d = hidden, q = q_heads, kv = kv_heads, e = head_dim;
-    return layers * (d * (q + 2 * kv) * e + q * e * d + 3 * d * ffn) + vocab * d;
+  /// In memory, and those that a token is multiplied with.
+  constexpr std::uint64_t parameters() const { return shared_parameters() + (experts > 0 ? experts : 1) * ffn_parameters(); }
+  constexpr std::uint64_t active_parameters() const {
+    return shared_parameters() + (experts > 0 ? active_experts : 1) * ffn_parameters();
   }
   constexpr std::uint64_t weight_bytes() const { return parameters() * weight_bits / 8; }
+  /// What a step of `tokens` tokens reads: of E experts, k of which each token takes evenly, E (1 - (1 - k / E)^tokens)
+  /// are expected to be asked for. Fixed point, 2^-32.
+  constexpr std::uint64_t weight_bytes_read(std::uint64_t tokens) const {
+    if (experts == 0) return weight_bytes();
+    constexpr std::uint64_t one = std::uint64_t{1} << 32;
+    std::uint64_t missed = one, factor = (experts - active_experts) * one / experts;
+    for (; tokens > 0; tokens /= 2, factor = factor * factor >> 32) {
+      if (tokens % 2 == 1) missed = missed * factor >> 32;
+    }
+    const std::uint64_t whole = ffn_parameters() * experts * weight_bits / 8;
+    const std::uint64_t read = (whole >> 32) * (one - missed) + ((whole & (one - 1)) * (one - missed) >> 32);
+    return shared_parameters() * weight_bits / 8 + read;
+  }
   constexpr std::uint64_t kv_bytes_per_token() const {
     return std::uint64_t{2} * layers * kv_heads * head_dim * kv_bits / 8;
   }
+
+ private:
+  constexpr std::uint64_t shared_parameters() const {
+    const std::uint64_t d = hidden, q = q_heads, kv = kv_heads, e = head_dim;
+    return layers * (d * (q + 2 * kv) * e + q * e * d) + vocab * d;
+  }
+  constexpr std::uint64_t ffn_parameters() const { return std::uint64_t{3} * layers * hidden * ffn; }
 };
 
 /// Effective rates of a device.
@@ -85,9 +108,9 @@ inline StepWork step_work(const ModelShape& model, View<const StepShape, 1> shap
   const Wide head = Wide{model.vocab} * model.hidden;
   StepWork work;
   work.tokens = tokens;
-  work.flops = 2 * (Wide{model.parameters()} - head) * tokens + 2 * head * (head_last_only ? rows : tokens) +
+  work.flops = 2 * (Wide{model.active_parameters()} - head) * tokens + 2 * head * (head_last_only ? rows : tokens) +
                Wide{4} * model.layers * model.q_heads * model.head_dim * pairs;
-  work.bytes = model.weight_bytes() + Wide{model.kv_bytes_per_token()} * (read + tokens);
+  work.bytes = model.weight_bytes_read(tokens) + Wide{model.kv_bytes_per_token()} * (read + tokens);
   return work;
 }
 
@@ -103,6 +126,8 @@ class Roofline {
     require(options.tensor_parallel > 0, where, "options.tensor_parallel", "at least 1", options.tensor_parallel);
     require(options.tensor_parallel == 1 || options.link_bytes_per_ns > 0, where, "options.link_bytes_per_ns",
             "at least 1", options.link_bytes_per_ns);
+    require(model.active_experts <= model.experts, where, "model.active_experts", "at most the experts",
+            model.active_experts);
     require(options.gain_numerator > 0 && options.gain_numerator >= options.gain_denominator, where,
             "options.gain_numerator", "a gain of 1 or more", options.gain_numerator);
   }

@@ -1,11 +1,13 @@
 // The simulator and its plain policies: golden integers of a reference that was written apart from this library, and
 // what must not depend on the order of the input.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "catch_compat.hpp"
+#include "decant/scheduling/checked.hpp"
 #include "decant/scheduling/memory_safe.hpp"
 #include "decant/scheduling/roofline.hpp"
 #include "decant/scheduling/simulator.hpp"
@@ -107,6 +109,57 @@ TEST_CASE("Roofline: check values of Llama-3-8B on A100 rates") {
   CHECK(time(mixed) == 171'905'789u);
   CHECK(time({{512, 7680}}) == 54'431'668u);
   CHECK(time({}) == 0u);
+}
+
+/// The first of those that run, or else of those that wait.
+struct OneAtATime {
+  template <class B>
+  void on_arrival(const B&, RequestId) {}
+  template <class B>
+  void on_finish(const B&, RequestId) {}
+  template <class B>
+  void on_step_done(const B&, const StepResult&) {}
+  template <class B>
+  void schedule(B& batch) {
+    if (batch.first_waiting() != no_request) {
+      batch.plan(batch.first_waiting(), batch.need(batch.first_waiting()));
+    } else if (batch.running_count() > 0) {
+      batch.plan(batch.running()[0], batch.need(batch.running()[0]));
+    }
+  }
+};
+
+TEST_CASE("Roofline: experts cost what a token takes, and what a step asks for") {
+  ModelShape moe{.ffn = 1024, .experts = 8, .active_experts = 2};
+  const ModelShape two{.ffn = 2048}, all{.ffn = 8192};
+  CHECK(moe.parameters() == all.parameters());
+  CHECK(moe.active_parameters() == two.parameters());
+  // One token reads its two experts, many read all; in between E (1 - (1 - k / E)^T).
+  CHECK(std::abs(static_cast<double>(moe.weight_bytes_read(1)) / static_cast<double>(two.weight_bytes()) - 1) < 1e-6);
+  CHECK(std::abs(static_cast<double>(moe.weight_bytes_read(1000)) / static_cast<double>(all.weight_bytes()) - 1) < 1e-6);
+  const double experts = 3.0 * 32 * 4096 * 1024 * 2 * 8;
+  for (const std::uint64_t tokens : {2u, 3u, 7u, 20u}) {
+    const double read = static_cast<double>(all.weight_bytes()) - experts * std::pow(0.75, static_cast<double>(tokens));
+    CHECK(std::abs(static_cast<double>(moe.weight_bytes_read(tokens)) / read - 1) < 1e-6);
+  }
+  const std::vector<StepShape> step(5, StepShape{1, 100});
+  CHECK(step_work(moe, step).flops == step_work(two, step).flops);
+  moe.active_experts = 8;
+  CHECK(step_work(moe, step).bytes == step_work(all, step).bytes);
+  moe.active_experts = 9;
+  CHECK_THROWS_AS(Roofline(moe), ArgumentError);
+}
+
+TEST_CASE("Checked: work that could be done is done, by policies that say so") {
+  const Workload w = integer_workload(42, 200, 50'000'000);
+  const auto checked = [&](auto policy, bool conserving) {
+    return simulate(w, Checked(policy, conserving), Roofline{}, TokenMemory(16384));
+  };
+  CHECK((checked(Fcfs{}, true).requests == simulate(w, Fcfs{}, Roofline{}, TokenMemory(16384)).requests));
+  CHECK_NOTHROW(checked(McFcfs{}, false));
+  CHECK_THROWS_WITH(checked(McFcfs{}, true), catch_compat::contains("has room"));  // it leaves memory for later
+  // One that plans a single request a step leaves the others standing.
+  CHECK_THROWS_WITH(checked(OneAtATime{}, false), catch_compat::contains("left out"));
 }
 
 TEST_CASE("simulate: hard loads end, or say why not") {
