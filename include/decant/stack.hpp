@@ -12,6 +12,7 @@
 #include "kv/eviction.hpp"
 #include "kv/full.hpp"
 #include "kv/visibility.hpp"
+#include "scheduling/scheduler.hpp"
 #include "speculative/policy.hpp"
 #include "speculative/verifiers.hpp"
 
@@ -74,6 +75,8 @@ struct Stack {
   static_assert(std::same_as<Controller, NoController> || speculative::DraftLengthController<Controller>,
                 "decant::Stack: the eighth part must be a draft-length controller, as speculative::FixedLength, or "
                 "NoController");
+  static_assert(std::same_as<Scheduler, NoScheduler> || scheduling::Scheduler<Scheduler>,
+                "decant::Stack: the ninth part must be a scheduler, as scheduling::Fcfs, or NoScheduler");
   static_assert(detail::fits_drafter<Drafter, Verifier>(),
                 "decant::Stack: the verifier is not lossless for the drafter's law; a stack's output is the target's");
 

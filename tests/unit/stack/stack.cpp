@@ -3,6 +3,7 @@
 
 #include <decant/attention/santa.hpp>
 #include <decant/codec/splitzip.hpp>
+#include <decant/scheduling/memory_safe.hpp>
 #include <decant/speculative/fixed_length.hpp>
 #include <decant/speculative/ngram.hpp>
 #include <decant/speculative/verifiers.hpp>
@@ -66,6 +67,14 @@ TEST_CASE("a stack holds a drafter, a verifier that is lossless for it, and a co
   REQUIRE(decltype(drafted.drafter)::law == Law::deterministic);
   REQUIRE(drafted.controller.budget.depth == 4);
   REQUIRE_NOTHROW(validate(drafted, 8));
+}
+
+TEST_CASE("a stack holds a scheduler", "[stack]") {
+  using namespace decant;
+  const Stack served{FullVisibility{}, Full{},       attention::Dense{}, NoCodec{}, AsStored{}, NoDrafter{}, NoVerifier{},
+                     NoController{}, scheduling::McSf{}};
+  REQUIRE(std::is_same_v<decltype(served.scheduler), scheduling::McSf>);
+  REQUIRE_NOTHROW(validate(served, 8));
 }
 
 }  // namespace stack_test
