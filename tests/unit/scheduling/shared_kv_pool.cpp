@@ -8,7 +8,10 @@
 #include "decant/scheduling/shared_kv_pool.hpp"
 #include "threads.hpp"
 
-namespace decant::scheduling::shared_kv_pool_test {
+namespace shared_kv_pool_test {
+
+using namespace decant;
+using namespace decant::scheduling;
 
 // Codes that count how many of them are alive and how often one was freed.
 struct Codes {
@@ -162,4 +165,4 @@ TEST_CASE("SharedKvPool: many threads open, build, read and close", "[threads]")
   CHECK(freed == published);
 }
 
-}  // namespace decant::scheduling::shared_kv_pool_test
+}  // namespace shared_kv_pool_test
