@@ -2,7 +2,8 @@
 // others now and then what it has cached; a request goes from where it came in to the node that probably has the longest
 // prefix. What is stale costs a miss and never a wrong answer; keys and values never move. Rules of the paper; encodings,
 // staggering, ties and the choice by cost are ours [recon]: `parity` gives the paper's.
-// Messages go through the caller: snapshot() makes one, receive() takes it, in any order, twice or never.
+// Messages go through the caller: snapshot() makes one, receive() takes it, in any order, twice or never. What they hold
+// is a parameter (prefix_summary.hpp), by default a Bloom filter; a view left behind can be mended (merkle_repair.hpp).
 #ifndef DECANT_SCHEDULING_GOSSIP_ROUTER_HPP
 #define DECANT_SCHEDULING_GOSSIP_ROUTER_HPP
 
@@ -13,44 +14,9 @@
 
 #include "block_index.hpp"
 #include "cluster.hpp"
+#include "prefix_summary.hpp"
 
 namespace decant::scheduling {
-
-/// The digests that a node has cached, as a Bloom filter: `bits_per_key` bits each, `hashes` of them set. With 10 and 7 a
-/// digest that is not there is found with probability 0.008.
-struct PrefixSummary {
-  std::uint64_t version = 0;   ///< incarnation in the upper half, so that a restarted node is not taken for its past
-  NodeId node = 0;
-  std::uint32_t queue = 0;
-  bool overloaded = false;
-  std::uint32_t hashes = 7;
-  std::vector<std::uint64_t> bits;
-
-  bool contains(std::uint64_t key) const {
-    if (bits.empty()) return false;
-    SplitMix64 next{key};
-    const std::uint64_t first = next(), step = next() | 1, n = bits.size() * 64;
-    for (std::uint32_t i = 0; i < hashes; ++i) {
-      const std::uint64_t bit = (first + i * step) % n;
-      if ((bits[bit / 64] >> (bit % 64) & 1) == 0) return false;
-    }
-    return true;
-  }
-  void add(std::uint64_t key) {
-    SplitMix64 next{key};
-    const std::uint64_t first = next(), step = next() | 1, n = bits.size() * 64;
-    for (std::uint32_t i = 0; i < hashes; ++i) {
-      const std::uint64_t bit = (first + i * step) % n;
-      bits[bit / 64] |= std::uint64_t{1} << (bit % 64);
-    }
-  }
-  /// Chunks of a chain that seem to be there: whole prefixes, so the first that is not ends it.
-  std::uint32_t match(View<const std::uint64_t, 1> chain) const {
-    std::uint32_t n = 0;
-    while (n < chain.extent(0) && contains(chain[n])) ++n;
-    return n;
-  }
-};
 
 struct GossipOptions {
   Nanoseconds period = 500'000'000;      ///< Delta, between snapshots of a node
@@ -58,7 +24,8 @@ struct GossipOptions {
   std::uint32_t legs = 2;                ///< one-way delays that a forwarded request pays in all
   std::uint32_t chunk = 16;              ///< tokens per digest of a chain
   std::size_t cached_tokens = 65536;     ///< what a node keeps of prefixes
-  std::uint32_t bits_per_key = 10;
+  std::uint32_t bits_per_key = 10;       ///< of BloomSummary
+  std::uint32_t full_every = 8;          ///< of DeltaSummary: of so many snapshots one is full
   std::uint32_t missed_periods = 3;      ///< a node that has been silent so long is suspected
   std::uint32_t overload_above = 8, overload_below = 4;  ///< queue depths
   bool parity = false;                   ///< the paper's choice: the longest match whatever it costs
@@ -67,10 +34,16 @@ struct GossipOptions {
 };
 
 /// One node's view of the others.
-class GossipNode {
+template <SummaryEncoding Summary = BloomSummary>
+class BasicGossipNode {
  public:
-  GossipNode(NodeId self, std::uint32_t nodes, const GossipOptions& options, std::uint32_t incarnation = 0)
-      : self_(self), o_(options), index_(options.chunk), version_(std::uint64_t{incarnation} << 32), peers_(nodes) {
+  BasicGossipNode(NodeId self, std::uint32_t nodes, const GossipOptions& options, std::uint32_t incarnation = 0)
+      : self_(self),
+        o_(options),
+        index_(options.chunk),
+        writer_(SummaryOptions{options.bits_per_key, options.full_every}),
+        version_(std::uint64_t{incarnation} << 32),
+        peers_(nodes) {
     require(self < nodes, "scheduling::GossipNode", "self", "a node of the cluster", self);
   }
 
@@ -82,40 +55,47 @@ class GossipNode {
     if (index_.size() > o_.cached_tokens) index_.evict(index_.size() - o_.cached_tokens);
   }
 
-  /// What this node tells the others.
-  PrefixSummary snapshot(std::uint32_t queue) {
-    overloaded_ = overloaded_ ? queue >= o_.overload_below : queue > o_.overload_above;
-    PrefixSummary s;
-    s.version = ++version_;
-    s.node = self_;
-    s.queue = queue;
-    s.overloaded = overloaded_;
-    s.bits.assign((index_.size() / o_.chunk * o_.bits_per_key + 63) / 64, 0);
-    if (!s.bits.empty()) index_.for_each_key([&](std::uint64_t key) { s.add(key); });
-    return s;
+  /// Of all chunks that are cached here, in no order that means anything.
+  std::vector<std::uint64_t> digests() const {
+    std::vector<std::uint64_t> keys;
+    keys.reserve(index_.size() / o_.chunk);
+    index_.for_each_key([&](std::uint64_t key) { keys.push_back(key); });
+    return keys;
   }
 
-  /// Old ones and those that came already change nothing. ArgumentError: a node that does not exist.
-  void receive(const PrefixSummary& summary, Nanoseconds now) {
+  /// What this node tells the others.
+  Summary snapshot(std::uint32_t queue) {
+    overloaded_ = overloaded_ ? queue >= o_.overload_below : queue > o_.overload_above;
+    return writer_.write(SummaryHead{++version_, self_, queue, overloaded_}, digests());
+  }
+
+  /// Old ones and those that came already change nothing; changes to what was missed, only that the node lives and how
+  /// busy it is. Whether the digests are news. ArgumentError: a node that does not exist.
+  bool receive(const Summary& summary, Nanoseconds now) {
     require(summary.node < peers_.size(), "scheduling::GossipNode::receive", "summary", "a node of the cluster",
             summary.node);
+    if (summary.node == self_) return false;
     Peer& peer = peers_[summary.node];
-    if (summary.node == self_ || (peer.known && summary.version <= peer.summary.version)) return;
-    peer.summary = summary;
-    peer.heard = now;
-    peer.known = true;
+    if (summary.version > peer.head.version) {
+      peer.head = static_cast<const SummaryHead&>(summary);
+      peer.heard = now;
+    }
+    return peer.summary.take(summary);
   }
 
   /// Whether a peer may be asked: heard of lately, and not overloaded.
   bool usable(NodeId node, Nanoseconds now) const {
     const Peer& peer = peers_[node];
-    return peer.known && !peer.summary.overloaded && now - peer.heard <= o_.missed_periods * o_.period;
+    return peer.head.version > 0 && !peer.head.overloaded && now - peer.heard <= o_.missed_periods * o_.period;
   }
-  const PrefixSummary& summary(NodeId node) const { return peers_[node].summary; }
+  /// The newest digests, and what was said with them.
+  const Summary& summary(NodeId node) const { return peers_[node].summary; }
+  /// The newest word of a node, whether its digests were of use or not.
+  const SummaryHead& head(NodeId node) const { return peers_[node].head; }
 
   /// Chunks that a node seems to have of a chain; of this one, has.
   std::uint32_t match(NodeId node, View<const std::uint64_t, 1> chain) const {
-    return node == self_ ? index_.peek_chain(chain) : peers_[node].summary.match(chain);
+    return node == self_ ? index_.peek_chain(chain) : match_chain(peers_[node].summary, chain);
   }
 
   /// Where a request that came in here is to run: here, or one hop away. queue: of this node.
@@ -125,7 +105,7 @@ class GossipNode {
     double best_cost = cost(best_match, queue, false, request);
     for (NodeId n = 0; n < peers_.size(); ++n) {
       if (n == self_ || !usable(n, now)) continue;
-      const std::uint32_t found = match(n, request.chain), waiting = peers_[n].summary.queue;
+      const std::uint32_t found = match(n, request.chain), waiting = peers_[n].head.queue;
       // Ties stay here, then go to the shorter queue, then to the lower node.
       bool better = false;
       if (o_.parity) {
@@ -144,9 +124,9 @@ class GossipNode {
 
  private:
   struct Peer {
-    PrefixSummary summary{};
+    Summary summary{};
+    SummaryHead head{};
     Nanoseconds heard = 0;
-    bool known = false;
   };
 
   double cost(std::uint32_t found, std::uint32_t queue, bool forwarded, const RequestInfo& request) const {
@@ -158,17 +138,21 @@ class GossipNode {
   NodeId self_;
   GossipOptions o_;
   BlockIndex index_;
+  typename Summary::Writer writer_;
   std::uint64_t version_;
   bool overloaded_ = false;
   std::vector<Peer> peers_;
 };
 
+using GossipNode = BasicGossipNode<>;
+
 /// All nodes of a simulated cluster: requests come in round robin, snapshots travel with the link's delay, and
 /// `loss_per_mille` of them are lost.
-class GossipRouter {
+template <SummaryEncoding Summary = BloomSummary>
+class BasicGossipRouter {
  public:
-  GossipRouter(std::uint32_t nodes, const GossipOptions& options, std::uint32_t loss_per_mille = 0,
-               std::uint64_t seed = 0)
+  BasicGossipRouter(std::uint32_t nodes, const GossipOptions& options, std::uint32_t loss_per_mille = 0,
+                    std::uint64_t seed = 0)
       : o_(options), loss_(loss_per_mille), next_{seed} {
     constexpr auto where = "scheduling::GossipRouter";
     require(nodes >= 1, where, "nodes", "at least 1", nodes);
@@ -179,8 +163,11 @@ class GossipRouter {
     }
   }
 
-  const GossipNode& node(NodeId n) const { return nodes_[n]; }
+  const BasicGossipNode<Summary>& node(NodeId n) const { return nodes_[n]; }
   std::uint64_t forwarded() const { return forwarded_; }
+  /// Snapshots made, and their bytes, each counted once however many nodes it was sent to.
+  std::uint64_t snapshots() const { return snapshots_; }
+  std::uint64_t snapshot_bytes() const { return snapshot_bytes_; }
 
   Dispatch dispatch(Nanoseconds now, const RequestInfo& request, View<const NodeView, 1> views) {
     const auto entry = static_cast<NodeId>(entries_++ % nodes_.size());
@@ -199,7 +186,9 @@ class GossipRouter {
     for (NodeId n = 0; n < nodes_.size(); ++n) {
       if (timers_[n] > now) continue;
       timers_[n] = now + o_.period;
-      const PrefixSummary summary = nodes_[n].snapshot(views[n].queue());
+      const Summary summary = nodes_[n].snapshot(views[n].queue());
+      ++snapshots_;
+      snapshot_bytes_ += summary.bytes();
       for (NodeId to = 0; to < nodes_.size(); ++to) {
         if (to == n || next_() % 1000 < loss_) continue;
         flying_.push_back({now + o_.link, to, summary});
@@ -221,17 +210,19 @@ class GossipRouter {
   struct Flying {
     Nanoseconds arrives;
     NodeId to;
-    PrefixSummary summary;
+    Summary summary;
   };
 
   GossipOptions o_;
   std::uint32_t loss_;
   SplitMix64 next_;
-  std::vector<GossipNode> nodes_;
+  std::vector<BasicGossipNode<Summary>> nodes_;
   std::vector<Nanoseconds> timers_;
   std::vector<Flying> flying_;
-  std::uint64_t entries_ = 0, forwarded_ = 0;
+  std::uint64_t entries_ = 0, forwarded_ = 0, snapshots_ = 0, snapshot_bytes_ = 0;
 };
+
+using GossipRouter = BasicGossipRouter<>;
 
 static_assert(Dispatcher<GossipRouter>);
 
