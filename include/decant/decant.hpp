@@ -103,6 +103,7 @@
 #include "scheduling/metrics.hpp"
 #include "scheduling/nested_wait.hpp"
 #include "scheduling/orders.hpp"
+#include "scheduling/preble_router.hpp"
 #include "scheduling/prefill_first.hpp"
 #include "scheduling/prefix_index.hpp"
 #include "scheduling/prefix_orders.hpp"

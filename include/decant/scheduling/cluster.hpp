@@ -33,6 +33,9 @@ concept Dispatcher = requires(D& d, Nanoseconds now, const RequestInfo& request,
   /// A node has admitted a request and computed its prompt: its prefix is cached there.
   d.on_cached(node, request);
 };
+/// A dispatcher that also has on_end(node, record) is told of every request that has ended or was refused.
+template <class D>
+concept HearsOfEnds = requires(D& d, NodeId node, const RequestRecord& record) { d.on_end(node, record); };
 
 /// A plain router at the cluster's door.
 template <Router R>
@@ -115,9 +118,13 @@ ClusterReport simulate_cluster(Workload workload, const Policy& policy, const Co
     }
     return View<const NodeView, 1>(views);
   };
+  const auto ended = [&]([[maybe_unused]] NodeId node, [[maybe_unused]] const RequestRecord& record) {
+    --left;
+    if constexpr (HearsOfEnds<D>) dispatcher.on_end(node, record);
+  };
   const auto enter = [&](std::size_t request, NodeId node) {
     report.nodes[request] = node;
-    if (!engines[node].arrive(workload[request], report.requests[request])) --left;
+    if (!engines[node].arrive(workload[request], report.requests[request])) ended(node, report.requests[request]);
   };
   double waits = 0;
   std::uint64_t rounds = 0;
@@ -182,7 +189,7 @@ ClusterReport simulate_cluster(Workload workload, const Policy& policy, const Co
             dispatcher.on_cached(e.node, r.info);
           }
         }
-        engine.end_step(now, [&](const RequestRecord&) { --left; });
+        engine.end_step(now, [&](const RequestRecord& record) { ended(e.node, record); });
         if (++report.steps >= options.max_steps) {
           DECANT_THROW(SimulationError("decant::scheduling::simulate_cluster: not done after " +
                                        ::decant::detail::to_text(options.max_steps) + " steps"));

@@ -1,5 +1,6 @@
 // decant: which of several engines a request goes to. The concept Router and the plain ones: RoundRobin,
-// JoinShortestQueue, PowerOfTwo and ConsistentHash. Routers that know what is cached where: gossip_router.hpp.
+// JoinShortestQueue, PowerOfTwo and ConsistentHash. Routers that know what is cached where: gossip_router.hpp and
+// preble_router.hpp.
 #ifndef DECANT_SCHEDULING_ROUTER_HPP
 #define DECANT_SCHEDULING_ROUTER_HPP
 
