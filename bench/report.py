@@ -218,6 +218,8 @@ def section(family, rows, folder):
         for part in parts:
             policies = "" if len(parts) == 1 else " " + part[0]["policy"]
             for label, key, lines in panels(part):
+                if not any(y and y > 0 for line in lines.values() for _, y in line):  # a logarithm has no place for 0
+                    continue
                 plots.mkdir(parents=True, exist_ok=True)
                 label = policies + label
                 name = re.sub(r"\W+", "_", f"{family}_{primitive}_{metric}{label}") + ".svg"
