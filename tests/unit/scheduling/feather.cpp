@@ -79,7 +79,7 @@ Waves waves(std::uint32_t groups, std::uint32_t requests, P policy, std::uint64_
 
 const FeatherOptions k500{.chunk = 500};
 
-TEST_CASE("Feather: golden waves, and where homogeneous batches lose") {
+TEST_CASE("Feather: golden waves, and where homogeneous batches lose", "[statistics]") {
   const auto fcfs = [](std::uint32_t groups, std::uint32_t n, std::uint64_t l2) {
     return std::lround(waves(groups, n, Fcfs{}, l2).all);
   };

@@ -127,7 +127,7 @@ TEST_CASE("McSf against the hindsight optimum, arriving over time: the sums of 2
   CHECK(std::abs(s.fcfs_mean - 1.1904) < 5e-5);
 }
 
-TEST_CASE("McSf at the paper's size: strict is better than passing over what does not fit") {
+TEST_CASE("McSf at the paper's size: strict is better than passing over what does not fit", "[statistics]") {
   SplitMix64 next{7};
   const auto uniform = [&](std::uint64_t a, std::uint64_t b) {
     return static_cast<std::int64_t>(a + next() % (b - a + 1));
