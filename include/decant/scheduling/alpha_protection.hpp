@@ -13,7 +13,7 @@
 
 namespace decant::scheduling {
 
-class AlphaProtection {
+class AlphaProtection : public DeafScheduler {
  public:
   /// `alpha`: the part of memory that admission leaves alone, in [0, 1). `beta`: the chance of a running request to be
   /// cleared when memory overflows, in (0, 1]; 1: all are. ArgumentError: another number.
@@ -22,13 +22,6 @@ class AlphaProtection {
     require(alpha >= 0 && alpha < 1, "scheduling::AlphaProtection", "alpha", "a number in [0, 1)", alpha);
     require(beta > 0 && beta <= 1, "scheduling::AlphaProtection", "beta", "a number in (0, 1]", beta);
   }
-
-  template <class Memory>
-  void on_arrival(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_step_done(const Batch<Memory>&, const StepResult&) {}
 
   /// O(running + admitted) per clearing.
   template <class Memory>

@@ -25,6 +25,12 @@ struct StepItem {
   bool operator==(const StepItem&) const = default;
 };
 
+/// How many of an item's tokens, which have been computed, were of the prompt.
+constexpr std::uint32_t prompt_part(const RequestState& r, const StepItem& item) {
+  const std::uint32_t before = r.computed - item.tokens;
+  return before < r.info.prompt ? (std::min)(item.tokens, r.info.prompt - before) : 0;
+}
+
 struct BatchLimits {
   std::uint32_t budget = 2048;      ///< B: tokens of one step
   std::uint32_t max_running = 256;  ///< requests that may hold memory

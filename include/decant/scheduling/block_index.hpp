@@ -11,6 +11,7 @@
 
 #include "chain_hash.hpp"
 #include "detail/key_table.hpp"
+#include "detail/use_list.hpp"
 #include "prefix_index.hpp"
 
 namespace decant::scheduling {
@@ -113,28 +114,18 @@ class BlockIndex {
     blocks_[b] = {key, before, 0, 0, 0};
     ++blocks_[before].continuations;
     table_[key] = b;
-    link(b);
+    detail::link_before(blocks_, 0, b);
     return b;
   }
   void remove(std::uint32_t b) {
-    unlink(b);
+    detail::unlink(blocks_, b);
     table_.erase(blocks_[b].key);
     --blocks_[blocks_[b].before].continuations;
     free_.push_back(b);
   }
   void use(std::uint32_t b) {
-    unlink(b);
-    link(b);
-  }
-  void link(std::uint32_t b) {
-    const std::uint32_t last = blocks_[0].previous;
-    blocks_[b].previous = last;
-    blocks_[b].next = 0;
-    blocks_[last].next = blocks_[0].previous = b;
-  }
-  void unlink(std::uint32_t b) {
-    blocks_[blocks_[b].previous].next = blocks_[b].next;
-    blocks_[blocks_[b].next].previous = blocks_[b].previous;
+    detail::unlink(blocks_, b);
+    detail::link_before(blocks_, 0, b);
   }
 
   ChainHasher hasher_;

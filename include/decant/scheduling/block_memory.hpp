@@ -15,6 +15,7 @@
 
 #include "chain_hash.hpp"
 #include "detail/key_table.hpp"
+#include "detail/use_list.hpp"
 #include "kv_memory.hpp"
 
 namespace decant::scheduling {
@@ -139,15 +140,11 @@ class BlockMemory {
   std::uint32_t blocks_of(std::uint32_t tokens) const { return tokens / o_.block_tokens + (tokens % o_.block_tokens != 0); }
 
   void link_before(std::uint32_t at, std::uint32_t block) {
-    const std::uint32_t previous = blocks_[at].previous;
-    blocks_[block].previous = previous;
-    blocks_[block].next = at;
-    blocks_[previous].next = blocks_[at].previous = block;
+    detail::link_before(blocks_, at, block);
     ++free_;
   }
   void unlink(std::uint32_t block) {
-    blocks_[blocks_[block].previous].next = blocks_[block].next;
-    blocks_[blocks_[block].next].previous = blocks_[block].previous;
+    detail::unlink(blocks_, block);
     --free_;
   }
 

@@ -12,6 +12,7 @@
 #include "../core/error.hpp"
 #include "../core/view.hpp"
 #include "detail/key_table.hpp"
+#include "detail/use_list.hpp"
 
 namespace decant::scheduling {
 
@@ -51,29 +52,19 @@ class CacheReplay {
   void use(std::uint64_t key) {
     std::uint32_t b = table_.find(key);
     if (b != detail::KeyTable::none) {
-      unlink(b);
+      detail::unlink(blocks_, b);
     } else if (table_.size() < capacity_) {
       b = static_cast<std::uint32_t>(blocks_.size());
       blocks_.push_back({key, 0, 0});
       table_[key] = b;
     } else {
       b = blocks_[0].next;
-      unlink(b);
+      detail::unlink(blocks_, b);
       table_.erase(blocks_[b].key);
       blocks_[b].key = key;
       table_[key] = b;
     }
-    link(b);
-  }
-  void link(std::uint32_t b) {
-    const std::uint32_t last = blocks_[0].previous;
-    blocks_[b].previous = last;
-    blocks_[b].next = 0;
-    blocks_[last].next = blocks_[0].previous = b;
-  }
-  void unlink(std::uint32_t b) {
-    blocks_[blocks_[b].previous].next = blocks_[b].next;
-    blocks_[blocks_[b].next].previous = blocks_[b].previous;
+    detail::link_before(blocks_, 0, b);
   }
 
   std::size_t capacity_;

@@ -65,7 +65,7 @@ struct ContinuousOptions {
 };
 
 template <class Order = ByArrival, class Admission = WhileItFits>
-class Continuous {
+class Continuous : public DeafScheduler {
  public:
   Continuous() = default;
   explicit Continuous(const ContinuousOptions& options, Order order = {}, Admission admission = {})
@@ -73,13 +73,6 @@ class Continuous {
 
   Order& order() { return order_; }
   const Order& order() const { return order_; }
-
-  template <class Memory>
-  void on_arrival(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_step_done(const Batch<Memory>&, const StepResult&) {}
 
   /// O(running + admitted), and what the order costs.
   template <class Memory>

@@ -56,8 +56,7 @@ class ByTenant {
     const auto items = batch.items();
     for (index_t i = 0; i < items.extent(0); ++i) {
       const RequestState& r = batch[items[i].id];
-      const std::uint32_t before = r.computed - items[i].tokens;
-      const std::uint32_t prompt = before < r.info.prompt ? (std::min)(items[i].tokens, r.info.prompt - before) : 0;
+      const std::uint32_t prompt = prompt_part(r, items[i]);
       Tenant& tenant = at(r.info.tenant);
       tenant.served += weighted(prompt, items[i].tokens - prompt);
       last_ = tenant.served;
@@ -144,7 +143,7 @@ class ByTenant {
 };
 
 /// Continuous batching, fair between tenants.
-class FairShare {
+class FairShare : public DeafScheduler {
  public:
   FairShare() = default;
   explicit FairShare(const FairShareOptions& options, const ContinuousOptions& batching = {})
@@ -156,8 +155,6 @@ class FairShare {
   void on_arrival(const Batch<Memory>& batch, RequestId id) {
     batching_.order().arrive(batch, id);
   }
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
   template <class Memory>
   void on_step_done(const Batch<Memory>& batch, const StepResult&) {
     batching_.order().charge(batch);

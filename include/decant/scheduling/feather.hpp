@@ -98,19 +98,17 @@ class PrefixHomogeneous {
 
   template <class Memory>
   bool continue_running(Batch<Memory>& batch) {
-    bool undisturbed = true;
+    bool preempted = false;
     for (std::uint32_t i = 0; i < batch.running_count() && batch.budget_left() > 0; ++i) {
       const RequestId id = batch.running()[i];
-      while (!batch.plan(id, (std::min)(batch.need(id), batch.budget_left()))) {
-        undisturbed = false;
-        const RequestId last = batch.running()[batch.running_count() - 1];
-        batch.preempt(last);
+      const std::uint32_t tokens = (std::min)(batch.need(id), batch.budget_left());
+      const bool planned = plan_or_preempt(batch, id, tokens, preempted, [&](RequestId last) {
         index_.finish(last);
         insert(batch, last);
-        if (last == id) return false;
-      }
+      });
+      if (!planned) return false;
     }
-    return undisturbed;
+    return !preempted;
   }
 
   template <class Memory>

@@ -78,7 +78,7 @@ inline NestedWaitBounds nested_wait_bounds(View<const WaitSegment, 1> segments, 
 
 /// A step may be left empty until more requests arrive. Those that generate more than the last level stay in the last
 /// segment.
-class NestedWait {
+class NestedWait : public DeafScheduler {
  public:
   /// ArgumentError: no segment, levels not ascending, a threshold of 0.
   explicit NestedWait(std::vector<WaitSegment> segments) : segments_(std::move(segments)), queued_(segments_.size()) {
@@ -94,13 +94,6 @@ class NestedWait {
 
   /// Requests at the entry of each segment when the last step was planned.
   const std::vector<std::uint32_t>& queued() const { return queued_; }
-
-  template <class Memory>
-  void on_arrival(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_step_done(const Batch<Memory>&, const StepResult&) {}
 
   /// O(running segments).
   template <class Memory>

@@ -12,27 +12,18 @@
 namespace decant::scheduling {
 
 /// A prompt larger than the step's budget is computed alone, in as many steps as it takes.
-struct PrefillFirst {
+struct PrefillFirst : DeafScheduler {
   bool operator==(const PrefillFirst&) const = default;
-
-  template <class Memory>
-  void on_arrival(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_step_done(const Batch<Memory>&, const StepResult&) {}
 
   /// O(running + admitted).
   template <class Memory>
   void schedule(Batch<Memory>& batch) {
     if (continue_prompt(batch) || admit(batch)) return;
+    bool preempted = false;
     for (std::uint32_t i = 0; i < batch.running_count() && batch.budget_left() > 0; ++i) {
       const RequestId id = batch.running()[i];
-      while (!batch.plan(id, (std::min)(batch.need(id), batch.budget_left()))) {
-        const RequestId last = batch.running()[batch.running_count() - 1];
-        batch.preempt(last);
-        if (last == id) return;
-      }
+      const std::uint32_t tokens = (std::min)(batch.need(id), batch.budget_left());
+      if (!plan_or_preempt(batch, id, tokens, preempted, [](RequestId) {})) return;
     }
   }
 

@@ -1,7 +1,7 @@
 // decant: orders of the waiting list that look at what is cached, as SGLang's policies do: LongestPrefixMatch,
-// ShortestPrefill, DfsWeight and HighestResponseRatio, for Continuous. What is cached the memory says (Batch::hit); who shares with whom, the
-// digests of prefixes (RequestInfo::chain, one per `chunk` tokens). Read in the public source of that engine; that
-// sharing is judged in whole chunks is ours.
+// ShortestPrefill, DfsWeight and HighestResponseRatio, for Continuous. What is cached the memory says (Batch::hit); who
+// shares with whom, the digests of prefixes (RequestInfo::chain, one per `chunk` tokens). Read in the public source of
+// that engine; that sharing is judged in whole chunks is ours.
 #ifndef DECANT_SCHEDULING_PREFIX_ORDERS_HPP
 #define DECANT_SCHEDULING_PREFIX_ORDERS_HPP
 
@@ -36,6 +36,12 @@ class RankedList {
     next_ = 0;
     for (RequestId id = batch.first_waiting(); id != no_request; id = batch.next_waiting(id)) ids_.push_back(id);
   }
+  template <class Memory>
+  void load_by_arrival(const Batch<Memory>& batch) {
+    load(batch);
+    std::sort(ids_.begin(), ids_.end(),
+              [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
+  }
 
   std::vector<RequestId> ids_;
 
@@ -43,12 +49,37 @@ class RankedList {
   std::size_t next_ = 0;
 };
 
-/// The prefixes of the requests of one pass, of one length, by their digests.
-class SeenPrefixes {
- public:
-  void begin(std::size_t requests) { seen_.reset(requests); }
-  /// Whether an earlier request of this pass has the same first `tokens` tokens, judged in whole chunks; if none has, it
-  /// is one that later requests may share with.
+/// A list by a key, ties by (arrival, tag), in which requests that repeat what an earlier one of the same pass is to fill
+/// the cache with come last.
+class DeferringList : public RankedList {
+ protected:
+  /// key(hit, tokens to compute): the smaller the sooner. A request whose hit exceeds `defer_tokens` is never deferred.
+  /// O(waiting * (chunks + log waiting)).
+  template <class Memory, class Key>
+  void rank(const Batch<Memory>& batch, std::uint32_t chunk, std::uint32_t defer_tokens, const Key& key) {
+    load_by_arrival(batch);
+    seen_.reset(ids_.size());
+    if (ranks_.size() < batch.slots()) ranks_.resize(batch.slots());
+    for (const RequestId id : ids_) {
+      const std::uint32_t hit = batch.hit(id);
+      ranks_[id] = {hit <= defer_tokens && repeats(batch[id].info, defer_tokens, chunk),
+                    key(hit, batch[id].need() - hit)};
+    }
+    std::sort(ids_.begin(), ids_.end(), [&](RequestId a, RequestId b) {
+      const Rank &x = ranks_[a], &y = ranks_[b];
+      if (x.deferred != y.deferred) return y.deferred;
+      return x.key != y.key ? x.key < y.key : earlier(batch[a].info, batch[b].info);
+    });
+  }
+
+ private:
+  struct Rank {
+    bool deferred = false;
+    std::int64_t key = 0;
+  };
+
+  // Whether an earlier request of this pass has the same first `tokens` tokens, judged in whole chunks; if none has, it
+  // is one that later requests may share with.
   bool repeats(const RequestInfo& info, std::uint32_t tokens, std::uint32_t chunk) {
     const auto needed = static_cast<index_t>(tokens / chunk) + (tokens % chunk != 0);
     if (needed == 0 || info.chain.extent(0) < needed) return false;
@@ -58,7 +89,7 @@ class SeenPrefixes {
     return false;
   }
 
- private:
+  std::vector<Rank> ranks_;  // per slot
   KeyTable seen_;
 };
 
@@ -73,7 +104,7 @@ struct LongestPrefixOptions {
 
 /// The longest cached prefix first, ties by (arrival, tag). Of several that would fill the cache with the same prefix
 /// only the first goes on; the others are ranked last, and find it cached later.
-class LongestPrefixMatch : public detail::RankedList {
+class LongestPrefixMatch : public detail::DeferringList {
  public:
   LongestPrefixMatch() = default;
   explicit LongestPrefixMatch(const LongestPrefixOptions& options) : o_(options) {
@@ -83,33 +114,12 @@ class LongestPrefixMatch : public detail::RankedList {
   /// O(waiting * (chunks + log waiting)).
   template <class Memory>
   void begin(const Batch<Memory>& batch) {
-    load(batch);
-    if (o_.most_waiting > 0 && ids_.size() > o_.most_waiting) return;
-    ranks_.clear();
-    seen_.begin(ids_.size());
-    std::sort(ids_.begin(), ids_.end(),
-              [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
-    if (ranks_.size() < batch.slots()) ranks_.resize(batch.slots());
-    for (const RequestId id : ids_) {
-      const std::uint32_t hit = batch.hit(id);
-      ranks_[id] = {hit <= o_.defer_tokens && seen_.repeats(batch[id].info, o_.defer_tokens, o_.chunk), hit};
-    }
-    std::sort(ids_.begin(), ids_.end(), [&](RequestId a, RequestId b) {
-      const Rank &x = ranks_[a], &y = ranks_[b];
-      if (x.deferred != y.deferred) return y.deferred;
-      return x.hit != y.hit ? x.hit > y.hit : earlier(batch[a].info, batch[b].info);
-    });
+    if (o_.most_waiting > 0 && batch.waiting_count() > o_.most_waiting) return load(batch);
+    rank(batch, o_.chunk, o_.defer_tokens, [](std::uint32_t hit, std::uint32_t) { return -std::int64_t{hit}; });
   }
 
  private:
-  struct Rank {
-    bool deferred = false;
-    std::uint32_t hit = 0;
-  };
-
   LongestPrefixOptions o_{};
-  std::vector<Rank> ranks_;  // per slot
-  detail::SeenPrefixes seen_;
 };
 
 struct ShortestPrefillOptions {
@@ -120,7 +130,7 @@ struct ShortestPrefillOptions {
 
 /// The fewest tokens to compute first, those in memory left out (PrefillLength of orders.hpp), ties by (arrival, tag);
 /// requests that repeat what an earlier one of the pass is to fill the cache with are ranked last.
-class ShortestPrefill : public detail::RankedList {
+class ShortestPrefill : public detail::DeferringList {
  public:
   ShortestPrefill() = default;
   explicit ShortestPrefill(const ShortestPrefillOptions& options) : o_(options) {
@@ -130,32 +140,12 @@ class ShortestPrefill : public detail::RankedList {
   /// O(waiting * (chunks + log waiting)).
   template <class Memory>
   void begin(const Batch<Memory>& batch) {
-    load(batch);
-    seen_.begin(ids_.size());
-    std::sort(ids_.begin(), ids_.end(),
-              [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
-    if (ranks_.size() < batch.slots()) ranks_.resize(batch.slots());
-    for (const RequestId id : ids_) {
-      const std::uint32_t hit = batch.hit(id);
-      ranks_[id] = {hit <= o_.defer_tokens && seen_.repeats(batch[id].info, o_.defer_tokens, o_.chunk),
-                    batch[id].need() - hit};
-    }
-    std::sort(ids_.begin(), ids_.end(), [&](RequestId a, RequestId b) {
-      const Rank &x = ranks_[a], &y = ranks_[b];
-      if (x.deferred != y.deferred) return y.deferred;
-      return x.tokens != y.tokens ? x.tokens < y.tokens : earlier(batch[a].info, batch[b].info);
-    });
+    rank(batch, o_.chunk, o_.defer_tokens,
+         [](std::uint32_t, std::uint32_t tokens) { return std::int64_t{tokens}; });
   }
 
  private:
-  struct Rank {
-    bool deferred = false;
-    std::uint32_t tokens = 0;
-  };
-
   ShortestPrefillOptions o_{};
-  std::vector<Rank> ranks_;  // per slot
-  detail::SeenPrefixes seen_;
 };
 
 struct DfsWeightOptions {
@@ -175,9 +165,7 @@ class DfsWeight : public detail::RankedList {
   /// O(waiting * (cached chunks + log waiting)).
   template <class Memory>
   void begin(const Batch<Memory>& batch) {
-    load(batch);
-    std::sort(ids_.begin(), ids_.end(),
-              [&](RequestId a, RequestId b) { return earlier(batch[a].info, batch[b].info); });
+    load_by_arrival(batch);
     nodes_.assign(1, Node{});
     table_.reset(ids_.size());
     ends_.clear();
@@ -294,22 +282,16 @@ using SharedPrefillFirst = Continuous<ShortestPrefill>;
 static_assert(Scheduler<Lpm> && Scheduler<DfsWeighted> && Scheduler<SharedPrefillFirst>);
 
 /// Continuous batching by response ratio.
-class Hrrn {
+class Hrrn : public DeafScheduler {
  public:
   template <class Memory>
   void on_arrival(const Batch<Memory>& batch, RequestId id) {
     batching_.order().arrive(batch, id);
   }
   template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
   void on_step_done(const Batch<Memory>& batch, const StepResult&) {
     const auto items = batch.items();
-    for (index_t i = 0; i < items.extent(0); ++i) {
-      const RequestState& r = batch[items[i].id];
-      const std::uint32_t before = r.computed - items[i].tokens;
-      if (before < r.info.prompt) batching_.order().charge((std::min)(items[i].tokens, r.info.prompt - before));
-    }
+    for (index_t i = 0; i < items.extent(0); ++i) batching_.order().charge(prompt_part(batch[items[i].id], items[i]));
   }
   template <class Memory>
   void schedule(Batch<Memory>& batch) {

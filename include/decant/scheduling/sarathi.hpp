@@ -16,19 +16,12 @@
 namespace decant::scheduling {
 
 template <StepCost Cost = Roofline>
-class Sarathi {
+class Sarathi : public DeafScheduler {
  public:
   /// `bound`: the longest that a step should take. ArgumentError: a bound of 0.
   explicit Sarathi(Nanoseconds bound, Cost cost = {}) : bound_(bound), cost_(std::move(cost)) {
     require(bound > 0, "scheduling::Sarathi", "bound", "at least 1 ns", bound);
   }
-
-  template <class Memory>
-  void on_arrival(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_step_done(const Batch<Memory>&, const StepResult&) {}
 
   /// O(running * log budget + admitted). A step without decodes has the whole budget; one whose decodes alone exceed the
   /// bound gets one token of a prompt, so that prompts never starve.
@@ -44,19 +37,15 @@ class Sarathi {
   // Decodes, or the prompts that are under way. False: somebody was preempted.
   template <class Memory>
   static bool run(Batch<Memory>& batch, bool decodes) {
-    bool undisturbed = true;
+    bool preempted = false;
     for (std::uint32_t i = 0; i < batch.running_count() && batch.budget_left() > 0; ++i) {
       const RequestId id = batch.running()[i];
       const std::uint32_t need = batch.need(id);
       if ((need == 1) != decodes || batch[id].planned > 0) continue;
-      while (!batch.plan(id, (std::min)(need, batch.budget_left()))) {
-        undisturbed = false;
-        const RequestId last = batch.running()[batch.running_count() - 1];
-        batch.preempt(last);
-        if (last == id) return false;
-      }
+      const std::uint32_t tokens = (std::min)(need, batch.budget_left());
+      if (!plan_or_preempt(batch, id, tokens, preempted, [](RequestId) {})) return false;
     }
-    return undisturbed;
+    return !preempted;
   }
 
   template <class Memory>

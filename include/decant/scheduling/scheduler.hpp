@@ -17,6 +17,33 @@ struct StepResult {
   std::uint32_t sampled = 0;     ///< emitted
 };
 
+/// A base for policies that need not hear of arrivals, ends and steps.
+struct DeafScheduler {
+  bool operator==(const DeafScheduler&) const = default;
+
+  template <class Memory>
+  void on_arrival(const Batch<Memory>&, RequestId) {}
+  template <class Memory>
+  void on_finish(const Batch<Memory>&, RequestId) {}
+  template <class Memory>
+  void on_step_done(const Batch<Memory>&, const StepResult&) {}
+};
+
+/// Plans `tokens` of a running request; while there is no room the one admitted last gives way, of which on_preempt(id)
+/// is told. preempted: set where anybody has. False: the request itself gave way.
+template <class Memory, class OnPreempt>
+bool plan_or_preempt(Batch<Memory>& batch, RequestId id, std::uint32_t tokens, bool& preempted,
+                     const OnPreempt& on_preempt) {
+  while (!batch.plan(id, tokens)) {
+    preempted = true;
+    const RequestId last = batch.running()[batch.running_count() - 1];
+    batch.preempt(last);
+    on_preempt(last);
+    if (last == id) return false;
+  }
+  return true;
+}
+
 template <class P, class Memory = TokenMemory>
 concept Scheduler = requires(P& policy, Batch<Memory>& batch, const Batch<Memory>& still, RequestId id,
                              const StepResult& result) {

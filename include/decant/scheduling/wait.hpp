@@ -53,10 +53,19 @@ inline double wait_memory(View<const WaitType, 1> types) {
   return memory;
 }
 
+namespace detail {
+
+/// Seconds of a step that holds wait_memory().
+inline double full_step(View<const WaitType, 1> types, const LinearCost& cost) {
+  return static_cast<double>(cost.base) * 1e-9 +
+         static_cast<double>(cost.picoseconds_per_token) * 1e-12 * wait_memory(types);
+}
+
+}  // namespace detail
+
 /// n_j >= lambda_j (d0 + d1 M^pi) for all types: sufficient for stability.
 inline bool wait_stable(View<const WaitType, 1> types, const LinearCost& cost) {
-  const double step = (static_cast<double>(cost.base) * 1e-9 +
-                       static_cast<double>(cost.picoseconds_per_token) * 1e-12 * wait_memory(types));
+  const double step = detail::full_step(types, cost);
   for (index_t j = 0; j < types.extent(0); ++j) {
     if (types[j].threshold < types[j].rate * step) return false;
   }
@@ -71,9 +80,7 @@ inline std::vector<WaitType> with_thresholds(std::vector<WaitType> types, const 
   for (WaitType& t : types) t.threshold = static_cast<std::uint32_t>(std::ceil(t.rate * fluid.step_seconds));
   for (bool raised = true; raised;) {
     raised = false;
-    const double step = static_cast<double>(cost.base) * 1e-9 +
-                        static_cast<double>(cost.picoseconds_per_token) * 1e-12 *
-                            wait_memory({types.data(), static_cast<index_t>(types.size())});
+    const double step = detail::full_step({types.data(), static_cast<index_t>(types.size())}, cost);
     for (WaitType& t : types) {
       const auto n = static_cast<std::uint32_t>(std::ceil(t.rate * step));
       raised = raised || n > t.threshold;
@@ -91,7 +98,7 @@ struct WaitOptions {
 
 /// A step may be left empty until more requests arrive; an engine asks again at every arrival (and, with a patience,
 /// when it runs out). A request counts as the first type that is at least as long in both lengths, or as the last type.
-class Wait {
+class Wait : public DeafScheduler {
  public:
   /// ArgumentError: no type, or a threshold of 0.
   explicit Wait(std::vector<WaitType> types, const WaitOptions& options = {})
@@ -103,13 +110,6 @@ class Wait {
   }
 
   const std::vector<WaitType>& types() const { return types_; }
-
-  template <class Memory>
-  void on_arrival(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_finish(const Batch<Memory>&, RequestId) {}
-  template <class Memory>
-  void on_step_done(const Batch<Memory>&, const StepResult&) {}
 
   /// O((running + waiting) types).
   template <class Memory>

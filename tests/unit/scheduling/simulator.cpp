@@ -112,13 +112,7 @@ TEST_CASE("Roofline: check values of Llama-3-8B on A100 rates") {
 }
 
 /// The first of those that run, or else of those that wait.
-struct OneAtATime {
-  template <class B>
-  void on_arrival(const B&, RequestId) {}
-  template <class B>
-  void on_finish(const B&, RequestId) {}
-  template <class B>
-  void on_step_done(const B&, const StepResult&) {}
+struct OneAtATime : DeafScheduler {
   template <class B>
   void schedule(B& batch) {
     if (batch.first_waiting() != no_request) {
