@@ -16,6 +16,7 @@
 
 #include "backend.hpp"
 #include "config.hpp"
+#include "feed_forward.hpp"
 #include "ops.hpp"
 #include "tokenizer.hpp"
 #include "weights.hpp"
@@ -123,23 +124,7 @@ class BatchedLlama {
            heads_of(attended));
     linear(cpu_, w.o, attended, normed);
     add(cpu_, x, normed);
-
-    constexpr index_t block = 64;
-    auto gate = take(std::min(block, tokens_), c_.ffn);
-    auto up = take(std::min(block, tokens_), c_.ffn);
-    for (index_t first = 0; first < tokens_; first += block) {
-      const index_t count = std::min(block, tokens_ - first);
-      const auto rows = x.slice(0, first, count);
-      const auto g = gate.slice(0, 0, count);
-      const auto u = up.slice(0, 0, count);
-      const auto h = normed.slice(0, 0, count);
-      rms_norm(cpu_, rows, w.ffn_norm, c_.norm_eps, h);
-      linear(cpu_, w.gate, h, g);
-      linear(cpu_, w.up, h, u);
-      swiglu(cpu_, g, u);
-      linear(cpu_, w.down, g, h);
-      add(cpu_, rows, h);
-    }
+    feed_forward(cpu_, c_, w, x);
   }
 
   decant::kv::PagedKV<float> view(index_t layer) {

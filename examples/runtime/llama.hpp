@@ -20,6 +20,7 @@
 
 #include "backend.hpp"
 #include "config.hpp"
+#include "feed_forward.hpp"
 #include "kv_cache.hpp"
 #include "tokenizer.hpp"
 #include "weights.hpp"
@@ -405,23 +406,7 @@ class Llama {
     linear(ctx_, w.o, attended, update);
     add(ctx_, x, update);
 
-    // In blocks of rows, whose intermediate states stay in the second-level cache.
-    constexpr index_t block = 64;
-    auto gate = take(std::min(block, outputs), c_.ffn);
-    auto up = take(std::min(block, outputs), c_.ffn);
-    for (index_t first = 0; first < outputs; first += block) {
-      const index_t count = std::min(block, outputs - first);
-      const auto rows = x.slice(0, first, count);
-      const auto g = gate.slice(0, 0, count);
-      const auto u = up.slice(0, 0, count);
-      const auto h = normed.slice(0, 0, count);
-      rms_norm(ctx_, rows, w.ffn_norm, c_.norm_eps, h);
-      linear(ctx_, w.gate, h, g);
-      linear(ctx_, w.up, h, u);
-      swiglu(ctx_, g, u);
-      linear(ctx_, w.down, g, h);
-      add(ctx_, rows, h);
-    }
+    feed_forward(ctx_, c_, w, x);
     return x;
   }
 

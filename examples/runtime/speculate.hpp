@@ -89,7 +89,7 @@ Speculation speculation(std::shared_ptr<D> drafter, const V& verifier, std::shar
   return s;
 }
 
-/// Logits of drafts as the distributions that they are drawn from. sampling: of the model's own tokens; at temperature
+/// The distributions that drafts are drawn from. sampling: of the model's own tokens; at temperature
 /// 0 drafts are ranked at temperature 1.
 class DraftProcessing {
  public:
@@ -97,8 +97,12 @@ class DraftProcessing {
     if (processing_.temperature <= 0) processing_ = {};
   }
 
-  /// False: not numbers.
-  bool operator()(decant::Cpu& cpu, View<const float, 2> logits, View<float, 2> q) {
+  /// What `head` makes of states above a lower layer. False: not numbers.
+  template <class Head>
+  bool operator()(decant::Cpu& cpu, const Head& head, View<const float, 2> states, View<float, 2> q) {
+    decant::Workspace::Scope scope(cpu.workspace());
+    const View<float, 2> logits = cpu.workspace().take_view<float>(q.extent(0), q.extent(1));
+    head(cpu, states, logits);
     status_.assign(static_cast<std::size_t>(q.extent(0)), sampling::RowStatus::ok);
     process(cpu, processing_, logits, {}, q, View<sampling::RowStatus, 1>(status_));
     for (const auto s : status_) {
@@ -127,10 +131,7 @@ class EarlyExit {
       parents_.push_back(tree.parent(i));
     }
     const View<const float, 2> states = engine_->extend(tokens_, parents_, head_->layers());
-    decant::Workspace::Scope scope(cpu_->workspace());
-    const View<float, 2> logits = cpu_->workspace().take_view<float>(q.extent(0), q.extent(1));
-    (*head_)(*cpu_, states, logits);
-    return process_(*cpu_, logits, q);
+    return process_(*cpu_, *head_, states, q);
   }
 
  private:
@@ -154,10 +155,7 @@ class MaskForward {
                   View<float, 2> q) {
     const View<const float, 2> masks = head_->masks().slice(0, 0, q.extent(0) - 1);
     const View<const float, 2> states = engine_->extend({ids[read]}, {-1}, head_->layers(), masks);
-    decant::Workspace::Scope scope(cpu_->workspace());
-    const View<float, 2> logits = cpu_->workspace().take_view<float>(q.extent(0), q.extent(1));
-    (*head_)(*cpu_, states, logits);
-    return process_(*cpu_, logits, q);
+    return process_(*cpu_, *head_, states, q);
   }
 
  private:
