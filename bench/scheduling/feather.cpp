@@ -38,8 +38,7 @@ Load load(std::uint32_t groups, std::uint32_t prefix, std::uint32_t own, std::ui
     r.info.tag = i;
     r.info.arrival = time;
     r.info.prompt = prefix + own;
-    r.output = r.info.max_output = static_cast<std::uint32_t>(100 + next() % 200);
-    r.info.output = LengthEstimate::exactly(r.output);
+    r.generates(static_cast<std::uint32_t>(100 + next() % 200));
     r.info.group = static_cast<std::uint32_t>(1 + next() % groups);
     r.info.group_tokens = prefix;
     auto& chain = out.chains.emplace_back();

@@ -76,8 +76,7 @@ Workload workload_of(const std::vector<runtime::ServedRequest>& requests, const 
     r.info.tag = i;
     r.info.arrival = requests[i].arrival;
     r.info.prompt = static_cast<std::uint32_t>(requests[i].prompt.size());
-    r.output = r.info.max_output = static_cast<std::uint32_t>(requests[i].count);
-    r.info.output = LengthEstimate::exactly(r.output);
+    r.generates(static_cast<std::uint32_t>(requests[i].count));
     r.info.chain = chains[i];
   }
   return out;

@@ -29,7 +29,6 @@ struct Trace {
 
 namespace traces {
 
-using decant::scheduling::LengthEstimate;
 using decant::scheduling::Nanoseconds;
 using decant::scheduling::SimulatedRequest;
 
@@ -79,8 +78,7 @@ inline SimulatedRequest request(double seconds, std::uint32_t prompt, std::uint3
   SimulatedRequest r;
   r.info.arrival = static_cast<Nanoseconds>(std::llround(seconds * 1e9));
   r.info.prompt = prompt;
-  r.output = r.info.max_output = output;
-  r.info.output = LengthEstimate::exactly(output);
+  r.generates(output);
   return r;
 }
 

@@ -116,9 +116,7 @@ inline Workload random_workload(std::uint64_t seed, std::uint32_t requests, cons
     r.info.tag = i;
     r.info.arrival = static_cast<Nanoseconds>(seconds * 1e9);
     r.info.prompt = prompt(next);
-    r.output = output(next);
-    r.info.max_output = r.output;
-    r.info.output = LengthEstimate::exactly(r.output);
+    r.generates(output(next));
   }
   return workload;
 }
@@ -147,9 +145,7 @@ inline Workload session_workload(std::uint64_t seed, const Sessions& sessions, c
       r.info.group_tokens = r.info.prompt + r.output - 1;
       r.info.arrival += sessions.pause;
       r.info.prompt += r.output + message(next);
-      r.output = output(next);
-      r.info.max_output = r.output;
-      r.info.output = LengthEstimate::exactly(r.output);
+      r.generates(output(next));
     }
   }
   return workload;

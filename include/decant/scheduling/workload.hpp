@@ -15,6 +15,12 @@ namespace decant::scheduling {
 struct SimulatedRequest {
   RequestInfo info{};
   std::uint32_t output = 1;  ///< o, known to the simulator alone
+
+  /// It will generate `tokens`: all that it may, as everybody knows.
+  void generates(std::uint32_t tokens) {
+    output = info.max_output = tokens;
+    info.output = LengthEstimate::exactly(tokens);
+  }
 };
 
 using Workload = std::vector<SimulatedRequest>;
@@ -45,9 +51,7 @@ inline Workload integer_workload(std::uint64_t seed, std::uint32_t requests, Nan
     r.info.tag = i;
     r.info.arrival = time;
     r.info.prompt = static_cast<std::uint32_t>(16 + next() % 2033);
-    r.output = static_cast<std::uint32_t>(1 + next() % 256);
-    r.info.max_output = r.output;
-    r.info.output = LengthEstimate::exactly(r.output);
+    r.generates(static_cast<std::uint32_t>(1 + next() % 256));
   }
   return workload;
 }

@@ -34,8 +34,7 @@ struct Load {
     r.info.tag = requests.size();
     r.info.arrival = arrival;
     r.info.prompt = prefix + own;
-    r.output = r.info.max_output = output;
-    r.info.output = LengthEstimate::exactly(output);
+    r.generates(output);
     r.info.group = group;
     r.info.group_tokens = prefix;
     auto& chain = chains.emplace_back();

@@ -26,8 +26,7 @@ Workload workload(const Instance& instance, std::int64_t more = 1) {
     q.info.tag = w.size();
     q.info.arrival = static_cast<Nanoseconds>(r.arrival);
     q.info.prompt = static_cast<std::uint32_t>(r.prompt + more);
-    q.output = q.info.max_output = static_cast<std::uint32_t>(r.output);
-    q.info.output = LengthEstimate::exactly(q.output);
+    q.generates(static_cast<std::uint32_t>(r.output));
     w.push_back(q);
   }
   return w;

@@ -22,8 +22,7 @@ SimulatedRequest request(std::uint64_t tag, Nanoseconds arrival, std::uint32_t p
   r.info.tag = tag;
   r.info.arrival = arrival;
   r.info.prompt = prompt;
-  r.output = r.info.max_output = output;
-  r.info.output = LengthEstimate::exactly(output);
+  r.generates(output);
   return r;
 }
 

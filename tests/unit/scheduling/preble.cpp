@@ -338,8 +338,7 @@ ClusterReport serve(D& dispatcher, std::uint32_t requests, std::uint32_t gpus) {
     w[i].info.tag = i;
     w[i].info.arrival = time += next() % (60 * ms);
     w[i].info.prompt = 68 * 16 + 1;
-    w[i].output = w[i].info.max_output = static_cast<std::uint32_t>(8 + next() % 25);
-    w[i].info.output = LengthEstimate::exactly(w[i].output);
+    w[i].generates(static_cast<std::uint32_t>(8 + next() % 25));
     w[i].info.chain = chains.back();
   }
   return simulate_cluster(w, Fcfs{}, Roofline{}, BlockMemory({.blocks = 800, .block_tokens = 16}), dispatcher,

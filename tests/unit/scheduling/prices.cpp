@@ -23,8 +23,7 @@ Workload random_requests(std::uint64_t seed, bool equal_prompts) {
   for (std::uint32_t i = 0; i < w.size(); ++i) {
     w[i].info.tag = i;
     w[i].info.prompt = equal_prompts ? 4 : static_cast<std::uint32_t>(1 + next() % 30);
-    w[i].output = w[i].info.max_output = static_cast<std::uint32_t>(1 + next() % 20);
-    w[i].info.output = LengthEstimate::exactly(w[i].output);
+    w[i].generates(static_cast<std::uint32_t>(1 + next() % 20));
   }
   return w;
 }

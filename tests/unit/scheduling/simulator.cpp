@@ -162,8 +162,7 @@ TEST_CASE("simulate: hard loads end, or say why not") {
     for (std::uint32_t i = 0; i < n; ++i) {
       w[i].info.tag = i;
       w[i].info.prompt = prompt;
-      w[i].info.max_output = w[i].output = output;
-      w[i].info.output = LengthEstimate::exactly(output);
+      w[i].generates(output);
     }
     return w;
   };

@@ -19,8 +19,7 @@ SimulatedRequest request(std::uint64_t tag, std::uint32_t prompt, std::uint32_t 
   SimulatedRequest r;
   r.info.tag = tag;
   r.info.prompt = prompt;
-  r.output = r.info.max_output = output;
-  r.info.output = LengthEstimate::exactly(output);
+  r.generates(output);
   return r;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../../core/view.hpp"
+#include "../workload.hpp"
 #include "key_table.hpp"
 
 namespace decant::scheduling::detail {
@@ -107,12 +108,9 @@ class ChunkTree {
   }
 
  private:
-  // As SplitMix64 ends: a digest of the parent and the first chunk.
+  // A digest of the parent and the first chunk.
   static constexpr std::uint64_t key(Index node, std::uint64_t digest) {
-    std::uint64_t z = digest + (node + std::uint64_t{1}) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return SplitMix64{digest + node * 0x9e3779b97f4a7c15u}();
   }
   Index child_of(Index node, std::uint64_t digest) const {
     const Index child = children_.find(key(node, digest));
